@@ -1,0 +1,54 @@
+# The only commands a newcomer needs: make demo, make test. The rest is for those who work on zerodraft.
+VENV ?= .venv
+PYTHON ?= python3
+MODEL ?= qwen
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-matrix bench soak lint types doctest clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python bench/demo.py --model $(MODEL)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m pytest bench --benchmark-only
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.lint $(VENV)/.test
+	$(BIN)/mypy
+
+doctest: $(VENV)/.test
+	$(BIN)/python -m pytest --doctest-modules src/zerodraft README.md
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by its pinned version: a plain "torch" may pull gigabytes of CUDA libraries.
+$(VENV)/.torch: $(VENV)/bin/python constraints.txt
+	$(PIP) $$(grep '^torch==' constraints.txt)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.torch pyproject.toml
+	$(PIP) -e '.[test]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.torch pyproject.toml
+	$(PIP) -e '.[bench]'
+	touch $@
+
+$(VENV)/.lint: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) 'ruff' 'mypy'
+	touch $@

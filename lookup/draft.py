@@ -1,0 +1,188 @@
+"""The two values that travel between the rooms: a Draft goes out to the target model, an Outcome comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+StopReason = Literal["rejected", "full", "eos", "stop", "length", "guard"]
+
+MAX_TOKEN_ID: Final = 2**31 - 1
+
+# Where a drafted token was copied from. The numbers are stored per node (uint8) and in files: append, never renumber.
+SOURCE_NAMES: Final = ("context", "prediction", "memory", "phrase", "recycled", "window", "custom")
+CONTEXT, PREDICTION, MEMORY, PHRASE, RECYCLED, WINDOW, CUSTOM = range(len(SOURCE_NAMES))
+
+
+def as_token_ids(ids: object, what: str = "token ids") -> IntArray:
+    """Return ``ids`` as a contiguous int32 array (n,), or raise a ValueError that names what was given.
+
+    Accepts a sequence of ints or a 1-D integer array (or tensor). Never wraps: ids outside [0, 2**31 - 1], floats,
+    bools and arrays of other than one dimension are refused before anything is stored. Cost: one pass.
+
+    >>> as_token_ids([0, 151935]).tolist()
+    [0, 151935]
+    >>> as_token_ids([3, -100])
+    Traceback (most recent call last):
+    ValueError: token ids must be in [0, 2147483647], got -100 at position 1
+    """
+    array = np.asarray(ids)
+    if array.ndim != 1:
+        raise ValueError(f"{what} must be one-dimensional, got shape {array.shape}")
+    if array.size == 0:
+        return np.empty(0, np.int32)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{what} must be integers, got dtype {array.dtype}")
+    if array.dtype != np.int32 or array.min() < 0:
+        outside = np.flatnonzero((array < 0) | (array > MAX_TOKEN_ID))
+        if outside.size:
+            at = int(outside[0])
+            raise ValueError(f"{what} must be in [0, {MAX_TOKEN_ID}], got {array[at]} at position {at}")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Proposed next tokens: a chain, or a tree that hangs from the last emitted token.
+
+    Node i is drafted token i. The root, the last emitted token, is not a node: ``parents[i] == -1`` means "right after
+    it". Parents come before their children, verifiable siblings have different token ids, and the ancestors of a
+    ``verify`` node are ``verify`` nodes.
+
+    Attributes (n = number of drafted nodes):
+        token_ids: int32 (n,).
+        parents: int32 (n,), ``-1 <= parents[i] < i``. A chain is ``arange(n) - 1``.
+        probs: float32 (n,), estimated probability in [0, 1] that the node is reached and accepted.
+        match_len: int32 (n,), length of the suffix match that the node continues, 0 where there was none.
+        source: uint8 (n,), one of the constants of this module (``CONTEXT`` ... ``CUSTOM``).
+        origin: int32 (n,), position in the session's token arena the node was copied from; -1: not from there.
+        verify: bool (n,), False for window nodes of Lookahead: computed in the forward, never accepted.
+    """
+
+    token_ids: IntArray
+    parents: IntArray
+    probs: npt.NDArray[np.float32]
+    match_len: IntArray
+    source: npt.NDArray[np.uint8]
+    origin: IntArray
+    verify: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """True if every node is the only child of the one before it."""
+        return bool(np.array_equal(self.parents, np.arange(len(self), dtype=np.int32) - 1))
+
+    @classmethod
+    def empty(cls) -> Draft:
+        """The draft that proposes nothing; the step then is plain decoding."""
+        return _EMPTY
+
+    @classmethod
+    def chain(cls, token_ids: Sequence[int] | npt.NDArray[np.integer], *, source: int = CUSTOM) -> Draft:
+        """Return the draft that proposes these tokens one after another.
+
+        Raises:
+            ValueError: ids that are not integers in [0, 2**31 - 1].
+        """
+        ids = as_token_ids(token_ids, "draft token ids")
+        return cls.tree(ids, np.arange(len(ids), dtype=np.int32) - 1, source=source)
+
+    @classmethod
+    def tree(
+        cls,
+        token_ids: Sequence[int] | npt.NDArray[np.integer],
+        parents: Sequence[int] | npt.NDArray[np.integer],
+        *,
+        source: int = CUSTOM,
+        verify: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
+    ) -> Draft:
+        """Return a checked tree draft; the way for drafters of one's own.
+
+        Raises:
+            ValueError: lengths that differ, a parent that does not come before its child, two verifiable siblings
+                with the same token, or a verifiable node below one that is not.
+
+        >>> Draft.tree([5, 6, 7], [-1, -1, 0]).is_chain
+        False
+        """
+        ids = as_token_ids(token_ids, "draft token ids")
+        up = np.asarray(parents, dtype=np.int32)
+        n = len(ids)
+        may = np.ones(n, np.bool_) if verify is None else np.asarray(verify, dtype=np.bool_)
+        if up.shape != (n,) or may.shape != (n,):
+            raise ValueError(f"token_ids, parents and verify must have one length, got {n}, {up.shape}, {may.shape}")
+        draft = cls(
+            token_ids=ids,
+            parents=up,
+            probs=np.ones(n, np.float32),
+            match_len=np.zeros(n, np.int32),
+            source=np.full(n, source, np.uint8),
+            origin=np.full(n, -1, np.int32),
+            verify=may,
+        )
+        draft.check()
+        return draft
+
+    def check(self) -> None:
+        """Raise a ValueError unless this is a tree as the class docstring says. Cost: one Python pass."""
+        seen: set[tuple[int, int]] = set()
+        parents, verify = self.parents.tolist(), self.verify.tolist()
+        for node, (parent, token) in enumerate(zip(parents, self.token_ids.tolist())):
+            if not -1 <= parent < node:
+                raise ValueError(f"parents[{node}] must be in [-1, {node - 1}], got {parent}")
+            if not verify[node]:
+                continue
+            if parent >= 0 and not verify[parent]:
+                raise ValueError(f"node {node} is to be verified but its parent {parent} is not")
+            if (parent, token) in seen:
+                raise ValueError(f"two siblings below node {parent} propose the same token {token}")
+            seen.add((parent, token))
+
+
+_EMPTY: Final = Draft(
+    token_ids=np.empty(0, np.int32),
+    parents=np.empty(0, np.int32),
+    probs=np.empty(0, np.float32),
+    match_len=np.empty(0, np.int32),
+    source=np.empty(0, np.uint8),
+    origin=np.empty(0, np.int32),
+    verify=np.empty(0, np.bool_),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of one Draft.
+
+    Attributes:
+        path: accepted node indices, from the root's child downwards. A drafted token that ends the row is among them.
+        new_ids: emitted token ids in order: the accepted tokens, then the target's own next token (the bonus) unless
+            the row stopped on an accepted node.
+        stop: why the walk ended. "rejected": the target chose a token that was not drafted there; "full": it went
+            down to a leaf; "eos", "stop" (a stopping criterion), "length", "guard": cut for a reason that says
+            nothing about the draft, so nothing is learned from the cut.
+        topk: int32 (1 + n, k), the target's k likeliest tokens after the root and after each node, or None.
+    """
+
+    path: tuple[int, ...]
+    new_ids: tuple[int, ...]
+    stop: StopReason
+    topk: IntArray | None = None
+
+    @property
+    def num_accepted(self) -> int:
+        """Number of drafted tokens that were emitted."""
+        return len(self.path)
+
+    @property
+    def stopped_on_accepted(self) -> bool:
+        """True if the row ended on a drafted token, so that there was no bonus token."""
+        return len(self.path) == len(self.new_ids)

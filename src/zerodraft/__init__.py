@@ -1,0 +1,53 @@
+"""zerodraft: language models write faster, without changing a word of what they write.
+
+A model-free draft engine for speculative decoding. Importing this package loads neither numba, torch nor transformers:
+public names are resolved on first use (PEP 562), each from the one module that defines it.
+
+>>> import zerodraft
+>>> zerodraft.Draft.chain([7, 8, 9]).parents.tolist()
+[-1, 0, 1]
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.lookup.draft import Draft, Outcome
+    from zerodraft.lookup.stats import GenerationStats
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "Draft": "zerodraft.lookup.draft",
+    "Outcome": "zerodraft.lookup.draft",
+    "GenerationStats": "zerodraft.lookup.stats",
+    "attach": "zerodraft.integrations.hf.attach",
+    "detach": "zerodraft.integrations.hf.attach",
+    "speculate": "zerodraft.integrations.hf.attach",
+}
+
+__all__ = [
+    "Draft",
+    "GenerationStats",
+    "Outcome",
+    "attach",
+    "detach",
+    "speculate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOME_OF[name]
+    except KeyError:
+        raise AttributeError(f"module 'zerodraft' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

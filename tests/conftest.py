@@ -1,0 +1,26 @@
+"""Shared test set-up: only ``src`` goes on the path, so the bare ``kernels`` folder is never importable by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _load_reference() -> None:
+    """Make ``import reference`` work in every test without putting ``tests/`` (and its ``kernels``) on the path."""
+    spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = module
+    spec.loader.exec_module(module)
+
+
+_load_reference()
