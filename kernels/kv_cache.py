@@ -1,0 +1,163 @@
+"""A key/value cache whose rows have lengths of their own, so that a rejected draft is undone by not advancing.
+
+Every layer keeps one doubling buffer (B, heads, capacity, head_dim). A forward writes row b's new entries at its own
+length and sees the filled part; ``keep`` moves the accepted entries of a tree behind the prefix and advances the row.
+For a chain nothing moves. Layers with a sliding window keep everything; the masks say what they see.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_FIRST_CAPACITY = 64
+
+
+class RowLengths:
+    """Committed tokens per row, shared by all layers of one cache; plain ints, so reading them never waits on a GPU."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.of_row = [0] * num_rows
+        self.reserve = 0  # capacity that the caller knows it will need
+
+
+class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
+    """One layer's keys and values (B, heads, capacity, head_dim), written per row at the row's own length."""
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+
+    def __init__(self, rows: RowLengths) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Take dtype, device and head sizes from the first states seen."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys = key_states.new_zeros(*key_states.shape[:2], 0, key_states.shape[3])
+        self.values = value_states.new_zeros(*value_states.shape[:2], 0, value_states.shape[3])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write T new entries per row behind its committed ones; return the filled part, without committing them.
+
+        Args:
+            key_states, value_states: (B, heads, T, head_dim).
+
+        Returns:
+            keys and values (B, heads, max(lengths) + T, head_dim), views of the buffers.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        width = key_states.shape[2]
+        need = max(self.rows.of_row) + width
+        if self.keys.shape[2] < need:
+            self._grow(need)
+        for row, start in enumerate(self.rows.of_row):
+            self.keys[row, :, start : start + width] = key_states[row]
+            self.values[row, :, start : start + width] = value_states[row]
+        return self.keys[:, :, :need], self.values[:, :, :need]
+
+    def _grow(self, need: int) -> None:
+        capacity = max(need, self.rows.reserve, 2 * self.keys.shape[2], _FIRST_CAPACITY)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(*old.shape[:2], capacity, old.shape[3])
+            new[:, :, : old.shape[2]] = old
+            setattr(self, name, new)
+
+    def get_seq_length(self) -> int:
+        """Committed tokens of the longest row."""
+        return max(self.rows.of_row)
+
+    def get_max_length(self) -> int:
+        """-1: no limit."""
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(key length, key offset) of a forward over ``query_length`` new tokens."""
+        return self.get_seq_length() + query_length, 0
+
+
+class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
+    """The cache of one decoding loop over ``num_rows`` rows; layers appear as the model first writes to them.
+
+    ``lengths`` are the committed tokens per row. A forward leaves its entries uncommitted behind them.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self.rows = RowLengths(num_rows)
+        super().__init__(layer_class_to_replicate=functools.partial(RaggedLayer, self.rows))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed tokens per row; a copy."""
+        return list(self.rows.of_row)
+
+    def set_lengths(self, lengths: Sequence[int]) -> None:
+        """Commit that many entries per row, written by forwards or ``load``."""
+        assert len(lengths) == len(self.rows.of_row)
+        self.rows.of_row = list(lengths)
+
+    def reserve(self, capacity: int) -> None:
+        """Let the next growth reach this many tokens per row at once."""
+        self.rows.reserve = capacity
+
+    def keep(self, row: int, entries: Sequence[int]) -> None:
+        """Commit these entries of the last forward in ``row``; the rest is forgotten.
+
+        Args:
+            row: row index.
+            entries: indices into the forward's positions, increasing; 0 is the root. A prefix 0, 1, 2 ... costs
+                nothing, anything else moves ``len(entries)`` entries per layer.
+        """
+        start = self.rows.of_row[row]
+        count = len(entries)
+        first_moved = next((i for i, entry in enumerate(entries) if entry != i), count)
+        if first_moved < count:
+            into = slice(start + first_moved, start + count)
+            for layer in self.layers:
+                source = torch.tensor(entries[first_moved:], device=layer.keys.device) + start
+                layer.keys[row, :, into] = layer.keys[row, :, source]
+                layer.values[row, :, into] = layer.values[row, :, source]
+        self.rows.of_row[row] = start + count
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order."""
+        for layer in self.layers:
+            index = torch.tensor(rows, device=layer.keys.device)
+            layer.keys, layer.values = layer.keys[index], layer.values[index]
+        self.rows.of_row = [self.rows.of_row[row] for row in rows]
+
+    def load(self, source: Cache) -> None:
+        """Take over a DynamicCache that was handed in, at absolute positions, all rows equally long.
+
+        Entries that a sliding layer has already dropped are zeros here: no mask lets anybody see them.
+        """
+        length = source.get_seq_length()
+        for index, layer in enumerate(source.layers):
+            missing = length - layer.keys.shape[2]
+            padded = [
+                torch.cat([states.new_zeros(*states.shape[:2], missing, states.shape[3]), states], dim=2)
+                for states in (layer.keys, layer.values)
+            ]
+            self.update(padded[0], padded[1], index)
+        self.set_lengths([length] * len(self.rows.of_row))
+
+    def store(self, target: Cache) -> None:
+        """Replace ``target``'s content by the committed entries; all rows must be equally long."""
+        lengths = set(self.rows.of_row)
+        assert len(lengths) == 1, lengths
+        length = lengths.pop()
+        target.reset()
+        for index, layer in enumerate(self.layers):
+            target.update(layer.keys[:, :, :length].clone(), layer.values[:, :, :length].clone(), index)

@@ -1,0 +1,97 @@
+"""Who sees whom when a tree of drafted tokens is checked in one forward: ancestor masks and positions by depth.
+
+One mechanism serves chains, trees and Lookahead windows: every node sees the row's cached tokens, its ancestors and
+itself; its position is the root's plus its depth. Source: SpecInfer (arXiv:2305.09781), section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+def ancestor_mask(
+    parents: Sequence[int] | npt.NDArray[np.integer],
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Return which positions of one forward see each other, and their depths.
+
+    Position 0 is the root (the last emitted token), position i + 1 is node i.
+
+    Args:
+        parents: (n,), ``-1 <= parents[i] < i``, -1 is the root.
+
+    Returns:
+        mask bool (n + 1, n + 1): ``mask[i, j]`` if j is i or an ancestor of i; depths int64 (n + 1,), root 0.
+
+    The tree r, a, b, c, d with a and b under r, c and d under a:
+
+    >>> mask, depths = ancestor_mask([-1, -1, 0, 0])
+    >>> print(mask.astype(int))
+    [[1 0 0 0 0]
+     [1 1 0 0 0]
+     [1 0 1 0 0]
+     [1 1 0 1 0]
+     [1 1 0 0 1]]
+    >>> depths.tolist()
+    [0, 1, 1, 2, 2]
+    """
+    size = len(parents) + 1
+    up = np.asarray(parents, dtype=np.int64)
+    if size == 1 or np.array_equal(up, np.arange(-1, size - 2)):
+        return np.tri(size, dtype=np.bool_), np.arange(size, dtype=np.int64)
+    mask = np.eye(size, dtype=np.bool_)
+    mask[0, 0] = True
+    for node, parent in enumerate(up.tolist()):
+        mask[node + 1] |= mask[parent + 1]
+    return mask, mask.sum(1, dtype=np.int64) - 1
+
+
+def forward_inputs(
+    lengths: Sequence[int],
+    parents: Sequence[Sequence[int] | npt.NDArray[np.integer]],
+    windows: Sequence[int | None],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> tuple[torch.Tensor, dict[int | None, torch.Tensor]]:
+    """Positions and additive masks to check one draft per row, rows of different lengths side by side.
+
+    Rows with fewer nodes than the widest are filled up with positions that see what their root sees; nobody sees them.
+
+    Args:
+        lengths: cached tokens per row (B values); the root of row b stands at position ``lengths[b]``.
+        parents: per row, the parents of its draft's nodes.
+        windows: the distinct sliding-window sizes of the model's layers; None stands for full attention. A window of w
+            sees the last w positions, itself included, counted in positions, not in columns.
+        dtype, device: of the masks; ``dtype`` must be the model's.
+
+    Returns:
+        position_ids int64 (B, T) and, per window, an additive mask (B, 1, T, max(lengths) + T): 0 where seen, the
+        smallest number of ``dtype`` where not. T = 1 + nodes of the widest draft.
+    """
+    width = 1 + max(len(up) for up in parents)
+    need = max(lengths) + width
+    rows = len(lengths)
+    positions = np.empty((rows, width), np.int64)
+    seen = np.zeros((rows, width, need), np.bool_)
+    columns = np.full((rows, need), -1, np.int64)  # the position that stands in each column of the cache
+    for row, (length, up) in enumerate(zip(lengths, parents)):
+        size = len(up) + 1
+        mask, depths = ancestor_mask(up)
+        positions[row, :size] = depths + length
+        positions[row, size:] = length
+        columns[row, :length] = np.arange(length)
+        columns[row, length : length + size] = positions[row, :size]
+        seen[row, :, :length] = True
+        seen[row, :size, length : length + size] = mask
+        seen[row, size:, length] = True
+    masks = {}
+    smallest = torch.finfo(dtype).min
+    for window in windows:
+        sees = seen if window is None else seen & (columns[:, None, :] > positions[:, :, None] - window)
+        additive = torch.zeros((rows, 1, width, need), dtype=dtype)
+        masks[window] = additive.masked_fill_(torch.from_numpy(~sees)[:, None], smallest).to(device)
+    return torch.from_numpy(positions).to(device), masks
