@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import itertools
 import json
 import random
 import subprocess
@@ -56,7 +57,7 @@ HELD_OUT_PACKAGES = {
 SUMMARIES = ("aclsum", "0.1.2")
 
 MIN_LINES, MAX_LINES, MAX_CHANGED_LINES, SMALL_EDIT = 20, 400, 80, 30
-MAX_FILES_PER_PACKAGE = {"edits": 16, "continuation": 4, "agents": 2}
+MAX_FILES_PER_PACKAGE = {"edits": 16, "continuation": 8, "agents": 2}
 MAX_SUMMARIES = 120
 AGENT_FILES = 3
 
@@ -105,7 +106,7 @@ def build(cache: Path, log: object = sys.stderr) -> dict[str, list[Trace]]:
             print(f"{split}: {name}", file=log)  # type: ignore[call-overload]
             releases = [_python_files(download(name, version, cache)) for version in versions]
             edits = _sample(
-                [edit for pair in zip(releases, releases[1:]) for edit in _edits(name, *pair)], "edits", name
+                [edit for pair in itertools.pairwise(releases) for edit in _edits(name, *pair)], "edits", name
             )
             traces["edits"] += [_edit_trace(edit, split) for edit in edits]
             files = _sample(sorted(releases[-1].items()), "continuation", name)
@@ -156,7 +157,8 @@ SYSTEM = ("system", "You are a careful software engineer.")
 
 
 def _edit_trace(edit: Edit, split: str) -> Trace:
-    ask = f"```python\n{edit.old}```\n\nUpdate {edit.path} for the next release of {edit.package}. Answer with the whole file."
+    task = f"Update {edit.path} for the next release of {edit.package}. Answer with the whole file."
+    ask = f"```python\n{edit.old}```\n\n{task}"
     kind = "edits-small" if edit.num_changed_lines <= SMALL_EDIT else "edits-large"
     return Trace(
         kind, split, edit.package, _chat(SYSTEM, ("user", ask)), f"```python\n{edit.new}```<|im_end|>", edit.old
