@@ -1,0 +1,118 @@
+"""How every ``_core`` file compiles: eagerly, cached on disk where that works, and working where it does not."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, InTreeCacheLocator
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+_log = logging.getLogger(__name__)
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def kernel(*signatures: Any, nogil: bool = False) -> Callable[[Kernel], Kernel]:
+    """Compile a function for exactly these signatures, now, at import: the decorator of every ``_core`` kernel.
+
+    Machine code is kept where numba keeps it (``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the file, else the
+    user's cache folder; beside the file also read-only). No state of the disk can make the import fail: an unreadable,
+    truncated, altered or unwritable cache costs the compilation again, nothing else. Calls with other types raise a
+    TypeError instead of compiling a second version in mid-decode. A signature without a read-only array type refuses
+    read-only arrays: ``types.Array(types.int32, 1, "C", readonly=True)`` takes both kinds.
+
+    The cache notices changes only in the file of the function itself: a kernel may call kernels of its own file and no
+    others, and compile-time constants belong there too.
+
+    Args:
+        signatures: numba signatures, or strings such as ``"int64(int32[::1], int64)"``.
+        nogil: release the GIL; for bulk builds and batch calls only. A short kernel that gives the GIL away beside a
+            busy Python thread waits for milliseconds to get it back.
+
+    >>> @kernel("int64(int64)")
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> double(21)
+    42
+    """
+
+    def compile_now(function: Kernel) -> Kernel:
+        dispatcher: Any = njit(nogil=nogil)(function)
+        if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT=1 hands the plain function back
+            return function
+        try:
+            dispatcher._cache = _TolerantCache(function)
+        except (RuntimeError, OSError) as error:  # no place at all: a frozen program, a zip file without HOME
+            _log.info("no cache for %s: %s", function.__qualname__, error)
+        for signature in signatures:
+            dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        compiled: Kernel = dispatcher
+        return compiled
+
+    return compile_now
+
+
+class _BesideTheFile(InTreeCacheLocator):  # type: ignore[misc]
+    """``__pycache__`` beside the file even if it is not writable: a cache shipped with a read-only install is used."""
+
+    def ensure_cache_path(self) -> None:
+        """Ask for nothing; a save that fails is logged and forgotten."""
+
+
+class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (*CompileResultCacheImpl._locator_classes, _BesideTheFile)
+
+
+class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
+    """Numba's pair of index and data files, with a digest before the data: altered machine code is never run."""
+
+    def _save_data(self, name: str, data: Any) -> None:
+        body = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(body).digest() + body)
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(body).digest() != digest:
+            raise ValueError(f"{name} is damaged")
+        return pickle.loads(body)
+
+
+class _TolerantCache(FunctionCache):  # type: ignore[misc]
+    """Numba's function cache, except that a damaged entry is a miss and a failed save is no error."""
+
+    _impl_class = _CacheImpl
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        plain = self._cache_file
+        # A name of its own: numba's plain cache of the same function (an older version of this file) is not ours.
+        self._cache_file = _CheckedFile(self._cache_path, f"{self._impl.filename_base}.checked", plain._source_stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # whatever a foreign file can raise while it is unpickled
+            _log.info("cache of %s not usable, compiling: %r", self._name, error)
+            self._forget()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # disk full, read-only, an index another process is damaging just now
+            _log.info("cache of %s not written: %r", self._name, error)
+
+    def _forget(self) -> None:
+        try:
+            self.flush()
+        except OSError as error:
+            _log.info("cache of %s not cleared: %r", self._name, error)
