@@ -9,10 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from numba import njit
+from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, InTreeCacheLocator
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+# Argument types of the kernels: contiguous arrays; READ_* also takes read-only arrays (mmap, frozen values).
+I64 = types.Array(types.int64, 1, "C")
+I32 = types.Array(types.int32, 1, "C")
+I32_2D = types.Array(types.int32, 2, "C")
+READ_I32 = types.Array(types.int32, 1, "C", readonly=True)
+READ_I32_2D = types.Array(types.int32, 2, "C", readonly=True)
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -24,8 +31,8 @@ def kernel(*signatures: Any, nogil: bool = False) -> Callable[[Kernel], Kernel]:
     Machine code is kept where numba keeps it (``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the file, else the
     user's cache folder; beside the file also read-only). No state of the disk can make the import fail: an unreadable,
     truncated, altered or unwritable cache costs the compilation again, nothing else. Calls with other types raise a
-    TypeError instead of compiling a second version in mid-decode. A signature without a read-only array type refuses
-    read-only arrays: ``types.Array(types.int32, 1, "C", readonly=True)`` takes both kinds.
+    TypeError instead of compiling a second version in mid-decode. Read-only arrays are refused where
+    the signature does not say ``READ_...``.
 
     The cache notices changes only in the file of the function itself: a kernel may call kernels of its own file and no
     others, and compile-time constants belong there too.
@@ -93,9 +100,9 @@ class _TolerantCache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        plain = self._cache_file
+        stamp = self._impl.locator.get_source_stamp()
         # A name of its own: numba's plain cache of the same function (an older version of this file) is not ours.
-        self._cache_file = _CheckedFile(self._cache_path, f"{self._impl.filename_base}.checked", plain._source_stamp)
+        self._cache_file = _CheckedFile(self._cache_path, f"{self._impl.filename_base}.checked", stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
