@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerodraft.integrations.hf.attach import attach, detach, speculate
     from zerodraft.lookup.draft import Draft, Outcome
+    from zerodraft.lookup.drafter import Drafter, DraftSession
+    from zerodraft.lookup.ngram_index import NgramIndex
+    from zerodraft.lookup.policy import DraftPolicy
     from zerodraft.lookup.stats import GenerationStats
+    from zerodraft.lookup.warm_up import warm_up
 
 __version__ = "0.1.0"
 
 _HOME_OF = {
     "Draft": "zerodraft.lookup.draft",
     "Outcome": "zerodraft.lookup.draft",
+    "Drafter": "zerodraft.lookup.drafter",
+    "DraftSession": "zerodraft.lookup.drafter",
+    "DraftPolicy": "zerodraft.lookup.policy",
+    "NgramIndex": "zerodraft.lookup.ngram_index",
+    "warm_up": "zerodraft.lookup.warm_up",
     "GenerationStats": "zerodraft.lookup.stats",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
@@ -31,11 +40,16 @@ _HOME_OF = {
 
 __all__ = [
     "Draft",
+    "DraftPolicy",
+    "DraftSession",
+    "Drafter",
     "GenerationStats",
+    "NgramIndex",
     "Outcome",
     "attach",
     "detach",
     "speculate",
+    "warm_up",
 ]
 
 

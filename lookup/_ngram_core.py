@@ -1,0 +1,257 @@
+"""Kernels of the n-gram index: a token arena with two families of hash chains, newest first.
+
+Arrays (int32, grown by the owner):
+    tokens (capacity,)     the arena; BARRIER (-1) separates texts, never matches and is never drafted.
+    links (2, capacity)    links[0, i]: the last position before i with the same token; links[1, i]: the last position
+                           before i where the same ORDER tokens ended; -1: none. A position's own links answer every
+                           query about the text that ends there, so searching needs no hashing.
+    heads_1, heads_n       open-addressing tables (power-of-two size, -1: free) from a token or an ORDER-gram to the
+                           newest position where it ended. The key is not stored: it is read from the arena.
+    meta int64 (4,)        LENGTH, USED_1, USED_N (occupied slots), RUN (tokens since the last barrier).
+
+Chains never hold a false match: equal keys share a slot, and different keys never do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
+
+Ints = npt.NDArray[np.int32]
+
+ORDER: Final = 4  # length of the long n-gram whose occurrences are chained
+BARRIER: Final = -1
+SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
+LENGTH, USED_1, USED_N, RUN = 0, 1, 2, 3
+ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN = 0, 1, 2, 3, 4
+
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIXER: Final = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT: Final = np.uint64(32)
+
+
+@kernel(types.int64(READ_I32, types.int64, types.int64, types.int64))
+def slot_of(tokens: Ints, last: int, order: int, mask: int) -> int:
+    """First slot to try for the ``order`` tokens that end at ``last``."""
+    key = np.uint64(0)
+    for i in range(last - order + 1, last + 1):
+        key = (key + np.uint64(tokens[i])) * _MULTIPLIER
+    key = (key ^ (key >> _SHIFT)) * _MIXER
+    slot: int = np.int64(key >> _SHIFT) & mask
+    return slot
+
+
+@kernel(types.boolean(READ_I32, types.int64, types.int64, types.int64))
+def same_gram(tokens: Ints, a: int, b: int, order: int) -> bool:
+    """True if the same ``order`` tokens end at ``a`` and at ``b``."""
+    for i in range(order):  # noqa: SIM110  (numba has no all())
+        if tokens[a - i] != tokens[b - i]:
+            return False
+    return True
+
+
+@kernel(types.int64(READ_I32, types.int64, types.int64, I32))
+def replace_head(tokens: Ints, last: int, order: int, heads: Ints) -> int:
+    """Make ``last`` the newest occurrence of its gram; return the one before, -1 if there is none."""
+    mask = len(heads) - 1
+    slot = slot_of(tokens, last, order, mask)
+    while True:
+        head = heads[slot]
+        if head < 0 or same_gram(tokens, head, last, order):
+            heads[slot] = last
+            return int(head)
+        slot = (slot + 1) & mask
+
+
+@kernel(types.int64(READ_I32, types.int64, I32, I32_2D, I32, I32, I64))
+def extend(
+    ids: Ints, start: int, tokens: Ints, links: Ints, heads_1: Ints, heads_n: Ints, meta: npt.NDArray[np.int64]
+) -> int:
+    """Append ``ids[start:]``; return how many of ``ids`` are in, fewer than all when a table must grow first."""
+    max_used_1, max_used_n = len(heads_1) * 3 // 4, len(heads_n) * 3 // 4
+    for i in range(start, len(ids)):
+        if meta[USED_1] >= max_used_1 or meta[USED_N] >= max_used_n:
+            return i
+        at = meta[LENGTH]
+        tokens[at] = ids[i]
+        links[0, at] = -1
+        links[1, at] = -1
+        meta[LENGTH] = at + 1
+        if ids[i] < 0:
+            meta[RUN] = 0
+            continue
+        meta[RUN] += 1
+        links[0, at] = replace_head(tokens, at, 1, heads_1)
+        meta[USED_1] += links[0, at] < 0
+        if meta[RUN] >= ORDER:
+            links[1, at] = replace_head(tokens, at, ORDER, heads_n)
+            meta[USED_N] += links[1, at] < 0
+    return len(ids)
+
+
+@kernel(types.void(READ_I32, types.int64, READ_I32, I32))
+def rehash(tokens: Ints, order: int, old: Ints, new: Ints) -> None:
+    """Move every head of ``old`` into the larger, empty table ``new``."""
+    mask = len(new) - 1
+    for i in range(len(old)):
+        if old[i] < 0:
+            continue
+        slot = slot_of(tokens, old[i], order, mask)
+        while new[slot] >= 0:
+            slot = (slot + 1) & mask
+        new[slot] = old[i]
+
+
+@kernel(types.int64(READ_I32, types.int64, types.int64, types.int64))
+def match_length(tokens: Ints, length: int, position: int, max_len: int) -> int:
+    """Number of tokens before ``position`` that equal the last ones of the text, at most ``max_len``."""
+    most = min(position, max_len)
+    for i in range(most):
+        token = tokens[length - 1 - i]
+        if token < 0 or tokens[position - 1 - i] != token:
+            return i
+    return most
+
+
+@kernel(types.boolean(*[types.int64] * 6))
+def beats(match_a: int, distance_a: int, position_a: int, match_b: int, distance_b: int, position_b: int) -> bool:
+    """True if copying from a scores higher than from b, or the same and a is later; b at -1 is no candidate at all.
+
+    The score is match - log2(1 + distance) / 5. It is compared in exact integers, by 32 ** match / (1 + distance).
+    """
+    lead = match_a - match_b
+    if position_b < 0 or lead > 6:  # 32 ** 7 is more than any distance
+        return True
+    if lead < -6:
+        return False
+    cost_a = (1 + distance_a) << (5 * max(-lead, 0))
+    cost_b = (1 + distance_b) << (5 * max(lead, 0))
+    return cost_a < cost_b or (cost_a == cost_b and position_a > position_b)
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, types.int64, types.int64, types.int64, I32_2D))
+def list_matches(tokens: Ints, links: Ints, length: int, limit: int, max_len: int, out: Ints) -> int:
+    """Write the newest occurrences of the end of the text; return how many. See ``NgramIndex.match``."""
+    found = 0
+    last = links[1, length - 1]
+    while last >= 0 and found < limit:
+        if tokens[last + 1] >= 0:
+            out[0, found] = last + 1
+            out[1, found] = match_length(tokens, length, last + 1, max_len)
+            found += 1
+        last = links[1, last]
+    last = links[0, length - 1]
+    seen = 0
+    while last >= 0 and seen < limit and found < limit:
+        seen += 1
+        match = match_length(tokens, length, last + 1, ORDER)
+        if tokens[last + 1] >= 0 and match < ORDER:
+            out[0, found] = last + 1
+            out[1, found] = min(match, max_len)
+            found += 1
+        last = links[0, last]
+    return found
+
+
+@kernel(
+    types.UniTuple(types.int64, 2)(
+        READ_I32, READ_I32_2D, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64
+    )
+)
+def find_copy(
+    tokens: Ints, links: Ints, length: int, pointer: int, window: int, limit: int, min_len: int, max_len: int
+) -> tuple[int, int]:
+    """Return (position to copy from, match length), (-1, 0) if nothing matches.
+
+    The best by ``beats`` with matches capped at SCORE_CAP, among all positions within ``window`` of the pointer
+    and the ``limit`` newest occurrences of the last ORDER tokens and of the last token; among equals the latest.
+    """
+    if length < 2 or tokens[length - 1] < 0:
+        return -1, 0
+    cap = min(max_len, SCORE_CAP)
+    newest = tokens[length - 1]
+    best, best_match, best_distance = -1, 0, 0
+    for distance in range(window + 1):
+        if best_match == cap:
+            break  # nothing farther away can be better
+        for side in range(2 if distance else 1):
+            position = pointer + distance if side == 0 else pointer - distance
+            if position < 1 or position >= length or tokens[position - 1] != newest or tokens[position] < 0:
+                continue
+            match = match_length(tokens, length, position, cap)
+            if match >= min_len and beats(match, distance, position, best_match, best_distance, best):
+                best, best_match, best_distance = position, match, distance
+    if best_match < cap:
+        for family in range(1, -1, -1):
+            last = links[family, length - 1]
+            seen = 0
+            while last >= 0 and seen < limit:
+                seen += 1
+                position = last + 1
+                last = links[family, last]
+                if tokens[position] < 0:
+                    continue
+                match = match_length(tokens, length, position, cap)
+                distance = abs(position - pointer)
+                if match >= min_len and beats(match, distance, position, best_match, best_distance, best):
+                    best, best_match, best_distance = position, match, distance
+    if best < 0:
+        return -1, 0
+    return best, match_length(tokens, length, best, max_len)
+
+
+@kernel(types.int64(READ_I32, types.int64, types.int64, types.int64, types.int64, I32_2D))
+def copy_chain(tokens: Ints, length: int, position: int, match: int, max_tokens: int, out: Ints) -> int:
+    """Write the chain that copies on from ``position`` into the rows of ``out``; return its length.
+
+    A copy that reaches the end of the text goes on into itself; it stops before a barrier. Node i is reached with
+    probability match / (match + i + 1): each node counts one more matched token, by the rule of succession.
+    """
+    probs = out[ROW_PROB].view(np.float32)
+    for i in range(max_tokens):
+        token = tokens[position + i] if position + i < length else out[ROW_TOKEN, position + i - length]
+        if token < 0:
+            return i
+        out[ROW_TOKEN, i] = token
+        out[ROW_PARENT, i] = i - 1
+        out[ROW_MATCH, i] = match
+        out[ROW_ORIGIN, i] = position + i
+        probs[i] = match / (match + i + 1.0)
+    return max_tokens
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32, READ_I32, I64))
+def count_faults(tokens: Ints, links: Ints, heads_1: Ints, heads_n: Ints, meta: npt.NDArray[np.int64]) -> int:
+    """Recount everything from the arena alone; return the number of contradictions."""
+    faults: int = 0
+    run, firsts_1, firsts_n = 0, 0, 0
+    for at in range(meta[LENGTH]):
+        run = 0 if tokens[at] < 0 else run + 1
+        for family in range(2):
+            order = ORDER if family else 1
+            before = links[family, at]
+            if run < order:
+                faults += before != -1
+                continue
+            if family:
+                firsts_n += before < 0
+            else:
+                firsts_1 += before < 0
+            if before >= at or (before >= 0 and not same_gram(tokens, before, at, order)):
+                faults += 1
+    faults += run != meta[RUN]
+    faults += firsts_1 != meta[USED_1]
+    faults += firsts_n != meta[USED_N]
+    for family in range(2):
+        heads = heads_n if family else heads_1
+        used = 0
+        for slot in range(len(heads)):
+            used += heads[slot] >= 0
+            faults += heads[slot] >= meta[LENGTH]
+        faults += used != (firsts_n if family else firsts_1)
+    return faults

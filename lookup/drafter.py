@@ -1,0 +1,170 @@
+"""Drafter and DraftSession: from the text so far to a Draft, and from its Outcome back into the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup import _ngram_core as core
+from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
+from zerodraft.lookup.ngram_index import NgramIndex
+from zerodraft.lookup.policy import DraftPolicy
+
+SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
+SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
+
+TokenIds = Sequence[int] | npt.NDArray[np.integer]
+
+
+class Drafter:
+    """Starts drafting sessions; one object for all requests of a process, shared by its threads.
+
+    Holds only settings and what requests share, never the state of one request.
+
+    >>> session = Drafter().begin([1, 2, 3, 4, 1, 2])
+    >>> session.propose(2).token_ids.tolist()
+    [3, 4]
+    """
+
+    def __init__(self, *, policy: DraftPolicy | None = None) -> None:
+        self.policy: Final = policy if policy is not None else DraftPolicy()
+        if not isinstance(self.policy, DraftPolicy):
+            raise ValueError(f"policy must be a DraftPolicy, got {type(policy).__name__}")
+
+    def begin(
+        self, prompt_ids: TokenIds, prediction_ids: TokenIds | None = None, namespace: str | None = None
+    ) -> DraftSession:
+        """Index a prompt and start drafting what follows. Cost: O(prompt), tens of nanoseconds per token.
+
+        Args:
+            prompt_ids: (n,) what the target model is given, without padding.
+            prediction_ids: (m,) a guess at the whole output, such as the file to be edited.
+            namespace: whose remembered texts may be drafted, None for the common ones.
+
+        Raises:
+            ValueError: ids that are not integers in [0, 2**31 - 1].
+        """
+        prompt = as_token_ids(prompt_ids, "prompt_ids")
+        prediction = as_token_ids(() if prediction_ids is None else prediction_ids, "prediction_ids")
+        return DraftSession(self, prompt, prediction, namespace)
+
+
+class DraftSession:
+    """One request: ``propose``, verify, ``commit``, and again; then ``finish``. Not thread-safe.
+
+    Its arena is prediction, barrier, prompt, output. The barrier never matches and is never drafted. The copy pointer
+    is the arena position where the last accepted copy ended; it starts at the beginning of the prediction if there is
+    one, else of the prompt, and stays where it is when a draft is rejected as a whole.
+    """
+
+    __slots__ = ("_drafter", "_index", "_is_finished", "_namespace", "_num_predicted", "_pointer", "_policy")
+
+    def __init__(self, drafter: Drafter, prompt: IntArray, prediction: IntArray, namespace: str | None) -> None:
+        self._drafter = drafter
+        self._policy = drafter.policy
+        self._namespace = namespace
+        self._index = NgramIndex()
+        self._num_predicted = len(prediction)
+        if len(prediction):
+            self._index.extend(prediction)
+            self._index.add_barrier()
+        self._index.extend(prompt)
+        self._pointer = 0
+        self._is_finished = False
+
+    @property
+    def copy_pointer(self) -> int:
+        """Arena position where the last accepted copy ended."""
+        return self._pointer
+
+    @property
+    def index(self) -> NgramIndex:
+        """The session's own text: prediction, barrier, prompt, output."""
+        return self._index
+
+    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
+        """Draft the likeliest continuation of the text so far.
+
+        Does not modify the session. Cost: microseconds, whatever the length of the text.
+
+        Args:
+            max_tokens: upper bound on the number of nodes.
+            max_depth: upper bound on the depth of every node (1: directly after the last token); None: no bound.
+
+        Returns:
+            A chain; empty where nothing matches or the bounds leave no room.
+
+        Raises:
+            ValueError: a negative bound.
+            RuntimeError: the session is finished.
+        """
+        self._check_running()
+        if max_tokens < 0 or (max_depth is not None and max_depth < 0):
+            raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
+        room = max_tokens if max_depth is None else min(max_tokens, max_depth)
+        index, policy = self._index, self._policy
+        if room == 0:
+            return Draft.empty()
+        length = len(index)
+        position, match = core.find_copy(
+            index._tokens,
+            index._links,
+            length,
+            self._pointer,
+            SEARCH_WINDOW,
+            SEARCH_LIMIT,
+            policy.prompt_lookup_min,
+            policy.prompt_lookup_max,
+        )
+        if position < 0:
+            return Draft.empty()
+        block = np.empty((5, policy.draft_length(match, room)), np.int32)
+        n = core.copy_chain(index._tokens, length, position, match, block.shape[1], block)
+        origin = block[core.ROW_ORIGIN, :n]
+        return Draft(
+            token_ids=block[core.ROW_TOKEN, :n],
+            parents=block[core.ROW_PARENT, :n],
+            probs=block[core.ROW_PROB, :n].view(np.float32),
+            match_len=block[core.ROW_MATCH, :n],
+            source=np.full(n, PREDICTION if position < self._num_predicted else CONTEXT, np.uint8),
+            origin=origin,
+            verify=np.ones(n, np.bool_),
+        )
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        """Append what was emitted and move the copy pointer to the end of the accepted copy.
+
+        The draft may come from elsewhere: nodes without an origin in this session's text leave the pointer alone.
+        The first token of an output is ``commit(Draft.empty(), Outcome(path=(), new_ids=(token,), stop="full"))``.
+
+        Raises:
+            ValueError: a path that is not in the draft, or bad token ids; the session is then unchanged.
+            RuntimeError: the session is finished.
+        """
+        self._check_running()
+        origin = -1
+        if outcome.path:
+            node = outcome.path[-1]
+            if not 0 <= node < len(draft):
+                raise ValueError(f"path must hold nodes of the draft, in [0, {len(draft) - 1}], got {node}")
+            origin = int(draft.origin[node])
+        self._index.extend(outcome.new_ids)
+        if 0 <= origin < len(self._index):
+            self._pointer = origin + 1
+
+    def finish(self, remember: bool = False) -> None:
+        """End the session; proposing or committing afterwards is an error. Finishing twice is not.
+
+        Raises:
+            ValueError: ``remember`` asked for where the drafter has no memory.
+        """
+        self._is_finished = True
+        if remember:
+            raise ValueError("remember needs a drafter with a memory, got a drafter without")
+
+    def _check_running(self) -> None:
+        if self._is_finished:
+            raise RuntimeError("the session is finished; begin a new one")

@@ -1,0 +1,137 @@
+"""NgramIndex: every earlier occurrence of the end of a text, found without reading the text again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup import _ngram_core as core
+from zerodraft.lookup.draft import IntArray, as_token_ids
+
+_MAX_LENGTH: Final = 2**31 - 2**20  # positions are int32
+_FIRST_CAPACITY: Final = 256
+_FIRST_SLOTS: Final = 256
+_BARRIER: Final = np.array([core.BARRIER], np.int32)
+
+
+class Occurrences(NamedTuple):
+    """Earlier occurrences of the end of a text.
+
+    Attributes (n occurrences):
+        positions: int32 (n,), where the text goes on after the occurrence: the tokens to draft start here.
+        match_lens: int32 (n,), how many tokens before it equal the end of the text.
+    """
+
+    positions: IntArray
+    match_lens: IntArray
+
+
+class NgramIndex:
+    """A text that only grows, indexed by its single tokens and its 4-grams.
+
+    Memory: 12 bytes per token and two tables of 4 bytes per slot, growing by doubling. Not thread-safe.
+
+    >>> index = NgramIndex()
+    >>> index.extend([1, 2, 3, 9, 1, 2])
+    >>> index.match(8).positions.tolist(), index.match(8).match_lens.tolist()
+    ([2], [2])
+    """
+
+    __slots__ = ("_heads_1", "_heads_n", "_links", "_meta", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = np.empty(_FIRST_CAPACITY, np.int32)
+        self._links = np.empty((2, _FIRST_CAPACITY), np.int32)
+        self._heads_1 = np.full(_FIRST_SLOTS, -1, np.int32)
+        self._heads_n = np.full(_FIRST_SLOTS, -1, np.int32)
+        self._meta = np.zeros(4, np.int64)
+
+    def __len__(self) -> int:
+        """Number of positions, barriers included."""
+        return int(self._meta[core.LENGTH])
+
+    @property
+    def token_ids(self) -> IntArray:
+        """Read-only view of the arena, int32 (len(self),); a barrier reads as -1. Valid until the next extend."""
+        view = self._tokens[: len(self)]
+        view.flags.writeable = False
+        return view
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, spare capacity included."""
+        return sum(getattr(self, name).nbytes for name in self.__slots__)
+
+    def extend(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> None:
+        """Append tokens. Cost: amortised O(1) per token.
+
+        Raises:
+            ValueError: ids that are not integers in [0, 2**31 - 1]; the index is then unchanged.
+        """
+        self._append(as_token_ids(ids))
+
+    def add_barrier(self) -> None:
+        """Append a position that never matches and is never drafted: a text ends here, another one begins."""
+        self._append(_BARRIER)
+
+    def match(self, limit: int, *, max_len: int = 64) -> Occurrences:
+        """Return the newest earlier occurrences of the end of the text.
+
+        First those that share at least 4 tokens, newest first; then, from the ``limit`` newest occurrences of the last
+        token, those that share fewer; ``limit`` in all. Does not modify the index. Cost: O(limit · max_len).
+
+        Args:
+            limit: upper bound on the number of occurrences, at least 1.
+            max_len: matches are measured up to this many tokens, at least 1.
+
+        Raises:
+            ValueError: limit or max_len below 1.
+        """
+        if limit < 1 or max_len < 1:
+            raise ValueError(f"limit and max_len must be at least 1, got {limit} and {max_len}")
+        if len(self) == 0:
+            return Occurrences(np.empty(0, np.int32), np.empty(0, np.int32))
+        out = np.empty((2, min(limit, len(self))), np.int32)
+        found = core.list_matches(self._tokens, self._links, len(self), out.shape[1], max_len, out)
+        return Occurrences(out[0, :found], out[1, :found])
+
+    def check_integrity(self) -> None:
+        """Recount the whole index from its tokens; AssertionError if anything contradicts. Cost: O(n)."""
+        faults = core.count_faults(self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
+        assert faults == 0, f"{faults} contradictions in the n-gram index"
+
+    def _append(self, ids: IntArray) -> None:
+        self._reserve(len(self) + len(ids))
+        done = 0
+        while True:
+            done = core.extend(ids, done, self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
+            if done == len(ids):
+                return
+            self._grow_tables()
+
+    def _reserve(self, length: int) -> None:
+        """Make room for ``length`` positions; a quarter more than needed, so that growth is amortised."""
+        if length <= len(self._tokens):
+            return
+        if length > _MAX_LENGTH:
+            raise ValueError(f"an n-gram index holds at most {_MAX_LENGTH} tokens, got {length}")
+        capacity = max(length + length // 8 + 64, len(self._tokens) * 5 // 4)
+        tokens, links = np.empty(capacity, np.int32), np.empty((2, capacity), np.int32)
+        held = len(self)
+        tokens[:held] = self._tokens[:held]
+        links[:, :held] = self._links[:, :held]
+        self._tokens, self._links = tokens, links
+
+    def _grow_tables(self) -> None:
+        if self._meta[core.USED_1] >= len(self._heads_1) * 3 // 4:
+            self._heads_1 = self._doubled(self._heads_1, 1)
+        if self._meta[core.USED_N] >= len(self._heads_n) * 3 // 4:
+            self._heads_n = self._doubled(self._heads_n, core.ORDER)
+
+    def _doubled(self, heads: IntArray, order: int) -> IntArray:
+        larger = np.full(2 * len(heads), -1, np.int32)
+        core.rehash(self._tokens, order, heads, larger)
+        return larger

@@ -1,0 +1,221 @@
+"""Sessions against the oracle: what is drafted, from where, and what a commit changes (CASES 1-5, 29)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, Outcome
+from zerodraft.lookup.drafter import SEARCH_LIMIT, SEARCH_WINDOW, Drafter
+from zerodraft.lookup.policy import DraftPolicy
+
+small_text = st.lists(st.integers(0, 2), max_size=30)
+policies = st.builds(
+    DraftPolicy,
+    max_draft_tokens=st.integers(1, 20),
+    length_factor=st.sampled_from([0.3, 1.0, 2.5, 4.0]),
+    prompt_lookup_min=st.integers(1, 3),
+    prompt_lookup_max=st.integers(3, 40),
+)
+
+
+def reference_draft(session: reference.Session, policy: DraftPolicy, room: int):
+    return session.propose(
+        room, policy.max_draft_tokens, policy.length_factor, policy.prompt_lookup_min, policy.prompt_lookup_max
+    )
+
+
+def assert_same(draft: Draft, expected) -> None:
+    n = len(expected["token_ids"])
+    assert draft.token_ids.tolist() == expected["token_ids"]
+    assert draft.origin.tolist() == expected["origin"]
+    assert draft.match_len.tolist() == expected["match_len"]
+    assert draft.source.tolist() == [PREDICTION if p else CONTEXT for p in expected["predicted"]]
+    assert draft.parents.tolist() == list(range(-1, n - 1))
+    assert draft.verify.tolist() == [True] * n
+    chances = [m / (m + i + 1) for i, m in enumerate(expected["match_len"])]
+    assert draft.probs.tolist() == pytest.approx(chances)
+    dtypes = ["int32", "int32", "float32", "int32", "uint8", "int32", "bool"]
+    assert [getattr(draft, f.name).dtype.name for f in dataclasses.fields(Draft)] == dtypes
+    draft.check()
+
+
+@given(small_text, small_text, policies, st.lists(st.tuples(st.integers(0, 9), small_text), max_size=6), st.data())
+def test_a_session_does_what_the_oracle_does(prompt, prediction, policy, steps, data):
+    ours = Drafter(policy=policy).begin(prompt, prediction)
+    theirs = reference.Session(prompt, prediction, SEARCH_WINDOW, SEARCH_LIMIT)
+    for room, text in steps:
+        draft = ours.propose(room)
+        expected = reference_draft(theirs, policy, room)
+        assert_same(draft, expected)
+        num_accepted = data.draw(st.integers(0, len(draft)))
+        new_ids = [*draft.token_ids[:num_accepted].tolist(), *text]
+        path = tuple(range(num_accepted))
+        ours.commit(draft, Outcome(path=path, new_ids=tuple(new_ids), stop="rejected"))
+        theirs.commit(expected["origin"], list(path), new_ids)
+        assert ours.copy_pointer == theirs.pointer
+        assert ours.index.token_ids.tolist() == theirs.tokens
+        ours.index.check_integrity()
+
+
+@pytest.mark.parametrize("text", [[], [7], [7, 8], [1, 2, 3], [1, 2, 1, 3]])
+def test_nothing_to_continue_is_an_empty_draft(text):
+    assert len(Drafter().begin(text).propose(16)) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [([5, 5], [5, 5, 5, 5]), ([5, 5, 5], [5] * 8), ([1, 2, 3, 1, 2], [3, 1, 2, 3, 1, 2, 3, 1]), ([0, 0], [0] * 4)],
+)
+def test_a_copy_goes_on_into_itself(text, expected):
+    assert Drafter().begin(text).propose(63).token_ids.tolist() == expected
+
+
+def test_a_minimum_beyond_the_text_drafts_nothing():
+    policy = DraftPolicy(prompt_lookup_min=50, prompt_lookup_max=50)
+    assert len(Drafter(policy=policy).begin([1, 2, 1, 2, 1]).propose(8)) == 0
+
+
+def test_the_barrier_neither_matches_nor_is_drafted():
+    session = Drafter().begin([9, 7, 1], [5, 1])
+    draft = session.propose(16)  # 1 occurred before only at the end of the prediction
+    assert len(draft) == 0
+    session = Drafter().begin([5], [4, 5, 6])
+    draft = session.propose(16)
+    assert draft.token_ids.tolist() == [6]
+    assert draft.source.tolist() == [PREDICTION]
+
+
+def test_the_prediction_is_followed_from_its_beginning():
+    prediction = list(range(10, 40))
+    session = Drafter().begin([1, 2, 3], prediction)
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=(10,), stop="full"))
+    output = [10]
+    num_steps = 0
+    while len(output) < len(prediction):
+        draft = session.propose(64)
+        path = tuple(range(len(draft)))
+        new = draft.token_ids.tolist()
+        session.commit(draft, Outcome(path=path, new_ids=tuple(new), stop="full"))
+        output += new
+        num_steps += 1
+    assert output == prediction
+    assert session.copy_pointer == len(prediction)
+    assert num_steps == 3  # 4, then 20, then the rest
+
+
+def test_the_pointer_stays_on_a_full_rejection_and_ignores_foreign_drafts():
+    session = Drafter().begin([1, 2, 3, 1, 2])
+    draft = session.propose(4)
+    session.commit(draft, Outcome(path=(0, 1), new_ids=(3, 1, 9), stop="rejected"))
+    assert session.copy_pointer == 4
+    session.commit(session.propose(4), Outcome(path=(), new_ids=(1,), stop="rejected"))
+    assert session.copy_pointer == 4
+    session.commit(Draft.chain([6, 7]), Outcome(path=(0, 1), new_ids=(6, 7, 8), stop="full"))
+    assert session.copy_pointer == 4
+    foreign = dataclasses.replace(Draft.chain([6]), origin=np.array([10**6], np.int32))
+    session.commit(foreign, Outcome(path=(0,), new_ids=(6, 1), stop="full"))
+    assert session.copy_pointer == 4
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2, 7, 64])
+def test_the_budget_is_a_limit(budget):
+    text = [token for i in range(200) for token in (1, 2, 3, 100 + i)]
+    session = Drafter(policy=DraftPolicy(length_factor=1000)).begin([*text, 1, 2, 3])
+    assert len(session.propose(budget)) == min(budget, 63)
+    assert len(session.propose(64, max_depth=budget)) == min(budget, 63)
+
+
+def test_requests_share_nothing():
+    used, fresh = Drafter(), Drafter()
+    first = used.begin([1, 2, 3, 4, 1, 2])
+    first.commit(first.propose(8), Outcome(path=(0,), new_ids=(3, 9), stop="rejected"))
+    first.finish()
+    for drafter in (used, fresh):
+        session = drafter.begin([7, 1, 2])
+        assert len(session.propose(8)) == 0
+        session.commit(Draft.empty(), Outcome(path=(), new_ids=(7,), stop="full"))
+        assert session.propose(8).token_ids.tolist() == [1, 2, 7, 1]
+
+
+@pytest.mark.parametrize("bad", [(-1,), (2**31,), (1.5,), ("a",)])
+def test_bad_emitted_ids_leave_the_session_unchanged(bad):
+    session = Drafter().begin([1, 2, 1])
+    draft = session.propose(4)
+    with pytest.raises(ValueError):
+        session.commit(draft, Outcome(path=(0,), new_ids=(2, *bad), stop="full"))
+    with pytest.raises(ValueError, match="path"):
+        session.commit(draft, Outcome(path=(4,), new_ids=(2,), stop="full"))
+    assert session.index.token_ids.tolist() == [1, 2, 1]
+    assert session.copy_pointer == 0
+    assert session.propose(4).token_ids.tolist() == draft.token_ids.tolist()
+
+
+def test_a_finished_session_refuses_work():
+    session = Drafter().begin([1, 1])
+    session.finish()
+    session.finish()
+    with pytest.raises(RuntimeError, match="finished"):
+        session.propose(1)
+    with pytest.raises(RuntimeError, match="finished"):
+        session.commit(Draft.empty(), Outcome(path=(), new_ids=(1,), stop="full"))
+    assert len(session.index) == 2
+
+
+@pytest.mark.parametrize("bounds", [(-1, None), (4, -1)])
+def test_negative_bounds_are_refused(bounds):
+    with pytest.raises(ValueError, match="negative"):
+        Drafter().begin([1, 1]).propose(*bounds)
+
+
+@pytest.mark.parametrize(
+    ("option", "first", "second"),
+    [
+        ("max_draft_tokens", 3, 9),
+        ("length_factor", 1.0, 4.0),
+        ("prompt_lookup_min", 1, 3),
+        ("prompt_lookup_max", 1, 2),
+    ],
+)
+def test_every_option_has_an_effect(option, first, second):
+    drafts = []
+    for value in (first, second):
+        policy = DraftPolicy(**{option: value})
+        assert getattr(policy, option) == value
+        drafts.append(Drafter(policy=policy).begin([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]).propose(64).token_ids.tolist())
+    assert drafts[0] != drafts[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_draft_tokens": 0},
+        {"max_draft_tokens": -1},
+        {"max_draft_tokens": 10**9},
+        {"max_draft_tokens": 2.5},
+        {"max_draft_tokens": True},
+        {"length_factor": 0},
+        {"length_factor": float("nan")},
+        {"length_factor": 1e9},
+        {"prompt_lookup_min": 0},
+        {"prompt_lookup_max": 10**9},
+        {"prompt_lookup_min": 5, "prompt_lookup_max": 4},
+    ],
+)
+def test_impossible_options_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        DraftPolicy(**options)
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(TypeError):
+        DraftPolicy(num_tokens=3)
+    with pytest.raises(ValueError, match="DraftPolicy"):
+        Drafter(policy={"max_draft_tokens": 3})
+    with pytest.raises(ValueError, match="memory"):
+        Drafter().begin([1]).finish(remember=True)
