@@ -14,7 +14,7 @@ class GenerationStats:
     """Counters of one generate call (or of one row of it; rows add up with ``merge``).
 
     ``num_emitted_tokens == num_accepted_tokens + num_row_steps + num_rows - num_stopped_on_accepted`` always holds: one
-    bonus token per decode step of a row and one token from its prefill, less the rows that stopped on a drafted token.
+    bonus token per decode step of a row and one token from its prefill, less the walks that ended on a drafted token.
     At batch 1 ``num_row_steps`` equals ``num_decode_forwards``.
     """
 
@@ -28,9 +28,10 @@ class GenerationStats:
     num_empty_drafts: int = 0  # row steps without
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    num_stopped_on_accepted: int = 0
+    num_stopped_on_accepted: int = 0  # walks that ended on a drafted token: no bonus (a guard stop is one, too)
     num_cuts: int = 0  # walks cut by EOS, a stopping criterion or the length limit
     num_guard_stops: int = 0  # walks cut by the tie guard
+    num_near_ties: int = 0  # places the tie guard saw where a forward's width could turn the choice
     num_window_nodes: int = 0  # drafted nodes that are computed, never walked (Lookahead)
     drafted_by_depth: Counter[int] = field(default_factory=Counter)  # depth 1 = right after the root
     accepted_by_depth: Counter[int] = field(default_factory=Counter)

@@ -1,0 +1,245 @@
+"""The doors into Hugging Face: ``attach`` makes ``model.generate`` itself faster, ``speculate`` is explicit."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transformers import PreTrainedModel
+from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+
+from zerodraft.integrations.hf.decode import Request, SessionMaker, decode
+from zerodraft.integrations.hf.support import check_model, refuse
+from zerodraft.lookup.stats import GenerationStats
+
+if TYPE_CHECKING:
+    from zerodraft.lookup.policy import DraftPolicy
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+_TIE_GUARDS = ("off", "report", "on")
+_OWN_ARGUMENTS = ("prediction_ids", "namespace", "seeds", "remember")
+
+
+def attach(
+    model: Model, drafter: SessionMaker | None = None, *, policy: DraftPolicy | None = None, tie_guard: str = "off"
+) -> Model:
+    """Make ``model.generate`` write the same text in fewer forwards; pipelines and agents need no change.
+
+    ``generate`` then also takes ``prediction_ids`` (a predicted output, 1-D, or one per row), ``namespace`` (whose
+    remembered text may be drafted from), ``seeds`` (one per row) and ``remember`` (keep this text for later calls).
+    ``model.generate.stats`` are the calling thread's last call's statistics. Calls with ``assistant_model``,
+    ``prompt_lookup_num_tokens`` or ``custom_generate`` go to the model's own path, untouched. Attaching again replaces
+    the settings.
+
+    Args:
+        model: a decoder-only model; not changed but for its ``generate`` attribute.
+        drafter: where drafts come from; by default a ``Drafter`` over prompt, prediction and output.
+        policy: how much that default drafter drafts; not together with ``drafter``.
+        tie_guard: "off"; "report" counts near-ties whose choice could turn with a forward's width; "on" decides them
+            by narrow forwards.
+
+    Returns:
+        The model.
+
+    Raises:
+        Unsupported: (a ValueError) a model that cannot be decoded exactly, named by its class.
+    """
+    check_model(model)
+    settings = _Settings(drafter, policy, tie_guard)
+    detach(model)
+    inner = vars(model).get("generate")
+    model.generate = types.MethodType(_AttachedGenerate(type(model).generate, inner, settings), model)
+    return model
+
+
+def detach(model: Model) -> Model:
+    """Undo ``attach``: the model's ``generate`` is again what it was. Does nothing on a model without it."""
+    attached = getattr(vars(model).get("generate"), "__func__", None)
+    if isinstance(attached, _AttachedGenerate):
+        if attached.inner is None:
+            del model.generate
+        else:
+            model.generate = attached.inner
+    return model
+
+
+def speculate(
+    drafter: SessionMaker | None = None,
+    *,
+    policy: DraftPolicy | None = None,
+    tie_guard: str = "off",
+    streamer: Any = None,
+    tokenizer: Any = None,
+    stop_strings: str | list[str] | None = None,
+    on_finish: Callable[[GenerationStats], None] | None = None,
+) -> Speculation:
+    """Return a callable for ``generate(custom_generate=...)``.
+
+    ``generate`` does not hand its own ``streamer``, ``tokenizer`` and ``stop_strings`` to such a callable, so they are
+    given here. After a call ``.stats`` are the calling thread's; ``on_finish`` gets them too.
+
+    Args:
+        drafter, policy, tie_guard: as in ``attach``.
+        streamer: gets the prompt, every token, and the end.
+        tokenizer, stop_strings: end the text where one of the strings is complete; they need each other.
+        on_finish: called with the statistics when a call is done.
+    """
+    if (stop_strings is None) != (tokenizer is None):
+        raise ValueError("stop_strings and tokenizer need each other: give both or neither")
+    criteria = [] if stop_strings is None else [StopStringCriteria(tokenizer, stop_strings)]
+    return Speculation(_Settings(drafter, policy, tie_guard), streamer, criteria, on_finish)
+
+
+class _Settings:
+    """What attach and speculate share: the drafter and the guard."""
+
+    def __init__(self, drafter: SessionMaker | None, policy: DraftPolicy | None, tie_guard: str) -> None:
+        if tie_guard not in _TIE_GUARDS:
+            raise ValueError(f"tie_guard must be one of {_TIE_GUARDS}, got {tie_guard!r}")
+        if drafter is not None and policy is not None:
+            raise ValueError("give a drafter or a policy, not both: Drafter(policy=...) takes the policy")
+        if drafter is None:
+            from zerodraft.lookup.drafter import Drafter
+
+            drafter = Drafter() if policy is None else Drafter(policy=policy)
+        self.drafter = drafter
+        self.tie_guard = tie_guard
+
+
+class Speculation:
+    """The callable that ``generate(custom_generate=...)`` runs in place of its own loop."""
+
+    def __init__(
+        self,
+        settings: _Settings,
+        streamer: Any,
+        criteria: list[StopStringCriteria],
+        on_finish: Callable[[GenerationStats], None] | None,
+        *,
+        streams_prompt: bool = True,
+    ) -> None:
+        self._settings, self._streamer, self._criteria, self._on_finish = settings, streamer, criteria, on_finish
+        self._streams_prompt = streams_prompt
+        self._local = threading.local()
+
+    @property
+    def stats(self) -> GenerationStats | None:
+        """The calling thread's last call, None before it."""
+        return getattr(self._local, "stats", None)
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Any,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        prediction_ids: Any = None,
+        namespace: Any = None,
+        seeds: Any = None,
+        remember: Any = False,
+        **model_kwargs: Any,
+    ) -> Any:
+        """As ``GenerationMixin._sample``; the named extras are passed through ``generate``."""
+        stats = self._local.stats = GenerationStats()
+        request = Request(prediction_ids, namespace, seeds, remember, self._settings.tie_guard, self._streamer)
+        if self._criteria:
+            stopping_criteria = StoppingCriteriaList([*stopping_criteria, *self._criteria])
+        if self._streamer is not None and self._streams_prompt:
+            self._streamer.put(input_ids.cpu())
+        output = decode(
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            self._settings.drafter,
+            request,
+            stats,
+            model_kwargs,
+        )
+        if self._on_finish is not None:
+            self._on_finish(stats)
+        return output
+
+
+class _AttachedGenerate:
+    """``model.generate`` of an attached model, bound to it by MethodType so that copies of the model rebind it."""
+
+    def __init__(self, original: Callable[..., Any], inner: Any, settings: _Settings) -> None:
+        functools.update_wrapper(self, original)
+        self.inner = inner  # an instance attribute that stood in the class's way before, or None
+        self._original, self._settings = original, settings
+        self._signature = inspect.signature(original)
+        self._local = threading.local()
+
+    @property
+    def stats(self) -> GenerationStats | None:
+        """The calling thread's last accelerated call, None if its last call went another way."""
+        return getattr(self._local, "stats", None)
+
+    def __call__(self, model: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        self._local.stats = None
+        bound = self._signature.bind(model, *args, **kwargs).arguments
+        call = {**bound.pop("kwargs", {}), **bound}
+        del call[next(iter(self._signature.parameters))]
+        first = [model] if self.inner is None else []
+        original: Callable[..., Any] = functools.partial(self.inner or self._original, *first, *call.pop("args", ()))
+        if self._is_somebody_elses(model, call):
+            return original(**{name: value for name, value in call.items() if name not in _OWN_ARGUMENTS})
+        if call.get("synced_gpus"):
+            raise refuse("synced_gpus=True", model, "processes would wait for each other's forwards")
+        own = {name: call.pop(name) for name in _OWN_ARGUMENTS if name in call}
+        criteria = _take_stop_strings(model, call)
+        run = Speculation(self._settings, call.get("streamer"), criteria, None, streams_prompt=False)
+
+        def custom_generate(
+            model: Any,
+            input_ids: Any,
+            logits_processor: Any,
+            stopping_criteria: Any,
+            generation_config: Any,
+            **rest: Any,
+        ) -> Any:
+            return run(model, input_ids, logits_processor, stopping_criteria, generation_config, **own, **rest)
+
+        try:
+            return original(**call, custom_generate=custom_generate)
+        finally:
+            self._local.stats = run.stats
+
+    @staticmethod
+    def _is_somebody_elses(model: PreTrainedModel, call: dict[str, Any]) -> bool:
+        """True for calls that ask for another way of decoding by name."""
+        if call.get("custom_generate") is not None or call.get("assistant_model") is not None:
+            return True
+        given = call.get("generation_config")
+        names = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
+        asked = [vars(config) for config in (given, model.generation_config) if config is not None] + [call]
+        return any(bool(place.get(name)) for name in names for place in asked)
+
+
+def _take_stop_strings(model: PreTrainedModel, call: dict[str, Any]) -> list[StopStringCriteria]:
+    """Turn stop strings, wherever they were set, into a criterion: ``generate`` gives a callable no tokenizer for them.
+
+    ``stop_strings=None`` in the call is the only way to silence a default of the model's own configuration.
+    """
+    given = call.get("generation_config")
+    strings = call.get("stop_strings") or (given and given.stop_strings) or model.generation_config.stop_strings
+    tokenizer = call.get("tokenizer")
+    if not strings:
+        return []
+    if tokenizer is None:
+        raise ValueError(f"stop_strings={strings!r} need the tokenizer: generate(..., tokenizer=tokenizer)")
+    if given is not None:
+        call["generation_config"] = copy.deepcopy(given)
+        call["generation_config"].stop_strings = None
+    if call.get("stop_strings") is not None or model.generation_config.stop_strings:
+        call["stop_strings"] = None
+    return [StopStringCriteria(tokenizer, strings)]

@@ -1,0 +1,338 @@
+"""The decoding loop: propose, check in one forward, walk, commit. Every row exactly as plain decoding writes it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from zerodraft.integrations.hf.prompts import Prompts
+from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
+from zerodraft.integrations.hf.support import check_cache, check_model, check_options, refuse
+from zerodraft.integrations.hf.target import Target
+from zerodraft.kernels.verify import walk
+from zerodraft.lookup.draft import Draft, Outcome
+from zerodraft.lookup.stats import GenerationStats
+
+MAX_DRAFT_NODES = 512  # the loop's own ceiling; what is worth drafting below it is the policy's business
+
+
+class Session(Protocol):
+    """What the loop needs of a draft session; ``zerodraft.DraftSession`` is the one people use."""
+
+    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft: ...
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None: ...
+
+    def finish(self, remember: Any = False) -> None: ...
+
+
+class SessionMaker(Protocol):
+    """What the loop needs of a drafter."""
+
+    def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> Session: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one generate call asked of zerodraft, beside what it asked of ``generate``."""
+
+    prediction_ids: Any = None
+    namespace: Any = None
+    seeds: Sequence[int] | None = None
+    remember: Any = False
+    tie_guard: str = "off"
+    streamer: Any = None
+
+
+def decode(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    drafter: SessionMaker,
+    request: Request,
+    stats: GenerationStats,
+    model_kwargs: dict[str, Any],
+) -> torch.Tensor | GenerateDecoderOnlyOutput:
+    """Write what plain ``generate`` would write, in fewer forwards; see ``docs/exactness.md`` for what is promised.
+
+    Everything that cannot be done is refused before the first forward. ``stats`` is filled in as the loop goes.
+    """
+    started = time.perf_counter()
+    given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
+    prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
+    _check(model, config, given_cache, len(prompts), logits_processor, request, model_kwargs)
+    guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
+    rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
+    target = Target(model, len(rows))
+    loop = _Loop(target, rows, stats, drafter, prompts, request)
+    is_finished = False
+    try:
+        loop.prefill(given_cache, config.prefill_chunk_size)
+        with model._optimize_model_for_decode():
+            while loop.running:
+                loop.step()
+        is_finished = True
+    finally:
+        loop.finish(request.remember if is_finished else False)
+        stats.num_near_ties = guard.num_ties if guard is not None else 0
+        stats.total_seconds += time.perf_counter() - started
+    if request.streamer is not None:
+        request.streamer.end()
+    cache = _hand_back(target, given_cache, config, len(rows))
+    return _package(rows, prompts, config, cache)
+
+
+def _check(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    cache: Any,
+    num_rows: int,
+    processors: LogitsProcessorList,
+    request: Request,
+    model_kwargs: dict[str, Any],
+) -> None:
+    check_model(model)
+    check_options(model, config, model_kwargs)
+    if cache is not None:
+        check_cache(model, cache)
+    if num_rows > 1 and request.streamer is not None:
+        raise refuse("a streamer and a batch", model, f"rows advance by themselves, streamers read one; got {num_rows}")
+    if request.tie_guard == "on":
+        for processor in processors:
+            known = type(processor).__module__ == "transformers.generation.logits_process"
+            if not known or any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
+                raise refuse(f"tie_guard='on' and {type(processor).__name__}", model, "it may count its calls")
+
+
+def _make_rows(
+    prompts: Prompts,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    request: Request,
+    guard: TieGuard | None,
+) -> list[Row]:
+    num_rows = len(prompts)
+    generators = _generators(num_rows, request.seeds, bool(config.do_sample), prompts.ids.device)
+    eos = config._eos_token_tensor
+    wants = bool(config.return_dict_in_generate)
+    return [
+        Row(
+            prompts.ids[index],
+            processors=split_processors(processors, index, num_rows),
+            criteria=criteria if num_rows == 1 else copy.deepcopy(criteria),
+            do_sample=bool(config.do_sample),
+            max_length=config.max_length,
+            eos_ids=frozenset() if eos is None else frozenset(eos.reshape(-1).tolist()),
+            generator=generators[index],
+            streamer=request.streamer,
+            keep_scores=wants and bool(config.output_scores),
+            keep_logits=wants and bool(config.output_logits),
+            guard=guard,
+        )
+        for index in range(num_rows)
+    ]
+
+
+def _generators(
+    num_rows: int, seeds: Sequence[int] | None, do_sample: bool, device: torch.device
+) -> list[torch.Generator | None]:
+    """One source of randomness per row. A single row without a seed uses the device's default one, as plain does.
+
+    A batch without seeds draws its rows' seeds from the default generator, so ``torch.manual_seed`` governs it.
+    """
+    if seeds is None:
+        if num_rows == 1 or not do_sample:
+            return [None] * num_rows
+        seeds = torch.randint(2**62, (num_rows,)).tolist()
+    if len(seeds) != num_rows:
+        raise ValueError(f"seeds must be one per row: expected {num_rows}, got {len(seeds)}")
+    return [torch.Generator(device).manual_seed(int(seed)) for seed in seeds]
+
+
+class _Loop:
+    """Rows that are still being written, in the order in which they stand in the forward."""
+
+    def __init__(
+        self,
+        target: Target,
+        rows: list[Row],
+        stats: GenerationStats,
+        drafter: SessionMaker,
+        prompts: Prompts,
+        request: Request,
+    ) -> None:
+        self._target, self._stats = target, stats
+        self._prompts = prompts
+        self.running = list(rows)
+        self._sessions: list[Session] = []
+        self._open: list[Session] = []
+        started = time.perf_counter()
+        try:
+            for index in range(len(rows)):
+                session = drafter.begin(
+                    prompts.text_ids(index), prompts.prediction_ids(index, request.prediction_ids), request.namespace
+                )
+                self._sessions.append(session)
+                self._open.append(session)
+        except BaseException:
+            self.finish(False)
+            raise
+        self._stats.draft_seconds += time.perf_counter() - started
+
+    def prefill(self, cache: Any, chunk_size: int | None) -> None:
+        """Read the prompts and emit every row's first token."""
+        started = time.perf_counter()
+        if cache is not None and cache.get_seq_length() > 0:
+            self._target.load(cache)
+        logits = self._target.prefill(self._prompts.unread(), chunk_size=chunk_size)
+        self._stats.prefill_seconds += time.perf_counter() - started
+        self._stats.num_prefill_forwards += 1
+        drafts = [Draft.empty()] * len(self.running)
+        self._settle([self._walk(row, draft, after) for row, draft, after in zip(self.running, drafts, logits)], drafts)
+
+    def step(self) -> None:
+        """One forward for all running rows: up to a whole draft plus one token each."""
+        drafts = self._propose()
+        started = time.perf_counter()
+        logits = self._target.check([row.last_id for row in self.running], drafts)
+        self._stats.forward_seconds += time.perf_counter() - started
+        self._stats.num_decode_forwards += 1
+        self._stats.num_positions += logits.shape[0] * logits.shape[1]
+        started = time.perf_counter()
+        outcomes = [
+            self._walk(row, draft, logits[index]) for index, (row, draft) in enumerate(zip(self.running, drafts))
+        ]
+        for index, outcome in enumerate(outcomes):
+            # The last emitted token is not in the cache yet: it is the next forward's root.
+            entries = [0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)]
+            self._target.cache.keep(index, entries)
+        self._stats.verify_seconds += time.perf_counter() - started
+        self._settle(outcomes, drafts, is_prefill=False)
+
+    def _propose(self) -> list[Draft]:
+        started = time.perf_counter()
+        drafts = []
+        for index, (row, session) in enumerate(zip(self.running, self._sessions)):
+            depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), MAX_DRAFT_NODES)
+            if depth < 1 or row.is_guarded:
+                drafts.append(Draft.empty())
+                continue
+            draft = session.propose(MAX_DRAFT_NODES, depth)
+            drafts.append(_checked(draft, depth, self._target.vocab_size))
+        self._stats.draft_seconds += time.perf_counter() - started
+        return drafts
+
+    @staticmethod
+    def _walk(row: Row, draft: Draft, logits: torch.Tensor) -> Outcome:
+        """Let the row go down its draft. ``logits`` (positions, V): row 0 after the root, row i + 1 after node i."""
+        is_wide = len(draft) > 0
+        done = walk(
+            draft.token_ids.tolist(),
+            draft.parents.tolist(),
+            draft.verify.tolist(),
+            lambda node: row.step(logits[node + 1 : node + 2], is_wide=is_wide),
+        )
+        row.is_guarded = done.stop == "guard"
+        return Outcome(path=done.path, new_ids=done.new_ids, stop=done.stop)  # type: ignore[arg-type]
+
+    def _settle(self, outcomes: list[Outcome], drafts: list[Draft], *, is_prefill: bool = True) -> None:
+        """Tell sessions and statistics what happened; finished rows leave the forward."""
+        started = time.perf_counter()
+        for session, draft, outcome in zip(self._sessions, drafts, outcomes):
+            session.commit(draft, outcome)
+        self._stats.draft_seconds += time.perf_counter() - started
+        for draft, outcome in zip(drafts, outcomes):
+            self._stats.record(draft, outcome, is_prefill=is_prefill)
+        alive = [index for index, row in enumerate(self.running) if not row.is_done]
+        if 0 < len(alive) < len(self.running):
+            self._target.cache.select_rows(alive)
+        self.running = [self.running[index] for index in alive]
+        self._sessions = [self._sessions[index] for index in alive]
+
+    def finish(self, remember: Any) -> None:
+        """Close every session; ``remember`` as the caller of generate asked."""
+        while self._open:
+            self._open.pop().finish(remember=remember)
+
+
+def _checked(draft: Draft, max_depth: int, vocab_size: int) -> Draft:
+    """Refuse ids the model does not have; leave out nodes deeper than the row can use, whatever the drafter sent."""
+    if not len(draft):
+        return draft
+    if int(draft.token_ids.max()) >= vocab_size or int(draft.token_ids.min()) < 0:
+        raise ValueError(f"drafted token ids must be in [0, {vocab_size - 1}], got {draft.token_ids.tolist()}")
+    if len(draft) <= min(max_depth, MAX_DRAFT_NODES):
+        return draft
+    depths = np.zeros(len(draft), np.int64)
+    for node, parent in enumerate(draft.parents.tolist()):
+        depths[node] = 1 if parent < 0 else depths[parent] + 1
+    fits = depths <= max_depth
+    fits[MAX_DRAFT_NODES:] = False
+    if fits.all():
+        return draft
+    new_index = np.cumsum(fits) - 1
+    parents = draft.parents[fits]
+    return Draft(
+        token_ids=draft.token_ids[fits],
+        parents=np.where(parents < 0, -1, new_index[parents]).astype(np.int32),
+        probs=draft.probs[fits],
+        match_len=draft.match_len[fits],
+        source=draft.source[fits],
+        origin=draft.origin[fits],
+        verify=draft.verify[fits],
+    )
+
+
+def _hand_back(target: Target, given: Any, config: GenerationConfig, num_rows: int) -> Any:
+    """Fill the cache that generate prepared, or that the user handed in, where somebody will look at it."""
+    if given is None or num_rows > 1:
+        return None
+    if config.return_dict_in_generate or getattr(given, "_is_user_defined", False):
+        target.store(given)
+    return given
+
+
+def _package(
+    rows: list[Row], prompts: Prompts, config: GenerationConfig, cache: Any
+) -> torch.Tensor | GenerateDecoderOnlyOutput:
+    """Put the rows side by side, shorter ones padded on the right."""
+    pad = config._pad_token_tensor
+    pad_id = 0 if pad is None else int(pad)
+    length = max(row.length for row in rows)
+    sequences = prompts.ids.new_full((len(rows), length), pad_id)
+    for index, row in enumerate(rows):
+        sequences[index, : row.length] = row.ids[0]
+    if not config.return_dict_in_generate:
+        return sequences
+    return GenerateDecoderOnlyOutput(
+        sequences=sequences,
+        scores=_side_by_side([row.scores for row in rows], pad_id),
+        logits=_side_by_side([row.logits for row in rows], pad_id),
+        cache=cache,
+    )
+
+
+def _side_by_side(per_row: list[tuple[torch.Tensor, ...] | None], pad_id: int) -> tuple[torch.Tensor, ...] | None:
+    """Per-row tuples of (1, V) as one tuple of (B, V); a row that has ended is certain of the padding token."""
+    tuples = [entry for entry in per_row if entry is not None]
+    if not tuples:
+        return None
+    if len(tuples) == 1:
+        return tuples[0]
+    ended = torch.full_like(tuples[0][0], -torch.inf)
+    ended[0, pad_id] = 0.0
+    longest = max(len(entry) for entry in tuples)
+    return tuple(
+        torch.cat([entry[index] if index < len(entry) else ended for entry in tuples]) for index in range(longest)
+    )

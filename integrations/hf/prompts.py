@@ -1,0 +1,111 @@
+"""What generate handed over to be continued: ids, padding, what a given cache covers, predictions per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from zerodraft.integrations.hf.support import refuse
+from zerodraft.lookup.draft import IntArray, as_token_ids
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The rows to continue.
+
+    Attributes:
+        ids: int64 (B, length) as given, left padding included; what processors and criteria see.
+        is_text: bool (B, length), False where the attention mask hides the token.
+        num_cached: leading tokens of ``ids`` that a handed-in cache already covers; the rest is to be read.
+    """
+
+    ids: torch.Tensor
+    is_text: torch.Tensor
+    num_cached: int
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    @classmethod
+    def read(
+        cls,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        config: GenerationConfig,
+        cache: Any,
+        model_kwargs: dict[str, Any],
+    ) -> Prompts:
+        """Take the prompt's arguments out of ``model_kwargs`` and check them.
+
+        Raises:
+            Unsupported: positions of one's own, a mask that hides the last token, a cache beside padding.
+        """
+        mask = model_kwargs.pop("attention_mask", None)
+        positions = model_kwargs.pop("position_ids", None)
+        for name in ("logits_to_keep", "use_cache"):
+            model_kwargs.pop(name, None)
+        past = cache.get_seq_length() if cache is not None else 0
+        length = input_ids.shape[1]
+        covered = mask.shape[1] if mask is not None else getattr(config, "_mask_length", length)
+        num_cached = past if covered == length else 0
+        if length - num_cached < 1:
+            raise refuse(f"a cache of {past} tokens for a prompt of {length}", model, "at least one must be unread")
+        is_text = torch.ones_like(input_ids, dtype=torch.bool)
+        if mask is not None:
+            is_text = mask[:, -length:].to(device=input_ids.device, dtype=torch.bool)
+            if past and not bool(mask.all()):
+                raise refuse("a handed-in cache and an attention mask with zeros", model, "its padding has no position")
+            if not bool(is_text[:, -1].all()):
+                raise refuse("an attention mask that ends in 0", model, "pad on the left")
+        if positions is not None:
+            _check_positions(model, positions, is_text, past)
+        return cls(input_ids, is_text, num_cached)
+
+    def unread(self) -> list[torch.Tensor]:
+        """Per row, the token ids (n,) that the model has not seen yet, without padding."""
+        return [row[shown][self.num_cached :] for row, shown in zip(self.ids, self.is_text)]
+
+    def text_ids(self, row: int) -> IntArray:
+        """The row's prompt without padding, as the drafter reads it."""
+        return as_token_ids(self.ids[row][self.is_text[row]].cpu().numpy(), "prompt token ids")
+
+    def prediction_ids(self, row: int, given: Any) -> IntArray | None:
+        """The predicted output of this row: ``given`` is None, one for all rows, or one (or None) per row.
+
+        A call with ``num_return_sequences`` may give one per prompt; each then serves all its rows.
+        """
+        if given is None:
+            return None
+        if not _is_per_row(given):
+            return as_token_ids(_as_numpy(given), "prediction_ids")
+        if len(self) % len(given):
+            raise ValueError(
+                f"prediction_ids must be one for all or one per row: expected {len(self)}, got {len(given)}"
+            )
+        own = given[row // (len(self) // len(given))]
+        return None if own is None else as_token_ids(_as_numpy(own), "prediction_ids")
+
+
+def _as_numpy(ids: Any) -> Any:
+    return ids.detach().cpu().numpy() if isinstance(ids, torch.Tensor) else ids
+
+
+def _is_per_row(given: Any) -> bool:
+    if hasattr(given, "ndim"):
+        return int(given.ndim) > 1
+    return len(given) > 0 and (given[0] is None or isinstance(given[0], Sequence) or hasattr(given[0], "__len__"))
+
+
+def _check_positions(model: PreTrainedModel, positions: torch.Tensor, is_text: torch.Tensor, past: int) -> None:
+    """Positions must count the shown tokens from 0 (from ``past`` where only new tokens were given)."""
+    positions = positions[..., -is_text.shape[1] :]
+    counted = is_text.long().cumsum(-1) - 1
+    fits = positions.shape[-1] == counted.shape[-1] and any(
+        bool((positions == counted + offset)[is_text.expand_as(positions)].all()) for offset in {0, past}
+    )
+    if not fits:
+        raise refuse("position_ids", model, "positions must count the tokens of each row from its start")

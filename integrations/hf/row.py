@@ -1,0 +1,172 @@
+"""One sequence being written: its tokens, and plain decoding's own way to pick the next one from raw logits."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from transformers import EncoderNoRepeatNGramLogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+
+from zerodraft.kernels.verify import pick
+
+
+class Row:
+    """State of one row. ``step`` does once per emitted token what ``generate`` does: process, pick, append, stop.
+
+    The ids shown to processors and criteria are the row's own left-padded prefix (1, length), as in plain decoding.
+    """
+
+    def __init__(
+        self,
+        prompt: torch.Tensor,
+        *,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        do_sample: bool,
+        max_length: int,
+        eos_ids: frozenset[int],
+        generator: torch.Generator | None = None,
+        streamer: Any = None,
+        keep_scores: bool = False,
+        keep_logits: bool = False,
+        guard: TieGuard | None = None,
+    ) -> None:
+        """``prompt``: token ids int64 (n,), left padding included."""
+        self.length = len(prompt)
+        self._ids = prompt.new_zeros(1, max(64, self.length + min(max_length - self.length, 4096)))
+        self._ids[0, : self.length] = prompt
+        self._processors, self._criteria = processors, criteria
+        self._do_sample, self._generator = do_sample, generator
+        self._max_length, self._eos_ids = max_length, eos_ids
+        self._streamer = streamer
+        self.scores: tuple[torch.Tensor, ...] | None = () if keep_scores else None
+        self.logits: tuple[torch.Tensor, ...] | None = () if keep_logits else None
+        self._guard = guard
+        self.last_id = 0
+        self.is_done = False
+        self.is_guarded = False  # the tie guard wants the next token from a forward over one position
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """Token ids so far, (1, length); a view."""
+        return self._ids[:, : self.length]
+
+    @property
+    def num_wanted(self) -> int:
+        """Tokens that may still be emitted."""
+        return self._max_length - self.length
+
+    def step(self, logits: torch.Tensor, *, is_wide: bool) -> tuple[int | None, str | None]:
+        """Pick the token after one position and append it.
+
+        Args:
+            logits: raw logits (1, V) of the position, any float dtype.
+            is_wide: they come from a forward over more than one position, so the tie guard may ask for a narrow one.
+
+        Returns:
+            (token id, reason the row ends here or None), or (None, "guard") if nothing was picked.
+        """
+        raw = logits.to(copy=True, dtype=torch.float32, device=self._ids.device)
+        scores = self._processors(self.ids, raw)
+        if is_wide and self._guard is not None and self._guard.is_tie(scores, self._do_sample, self._generator):
+            self._guard.num_ties += 1
+            if self._guard.stops:
+                return None, "guard"
+        if self.scores is not None:
+            self.scores += (scores,)
+        if self.logits is not None:
+            self.logits += (raw,)
+        token = pick(scores, do_sample=self._do_sample, generator=self._generator)
+        self._append(token)
+        is_stopped = bool(self._criteria(self.ids, self.scores))
+        if self._streamer is not None:
+            self._streamer.put(token.cpu())
+        if not is_stopped:
+            return self.last_id, None
+        self.is_done = True
+        return self.last_id, self._reason()
+
+    def _append(self, token: torch.Tensor) -> None:
+        if self.length == self._ids.shape[1]:
+            self._ids = torch.cat([self._ids, torch.zeros_like(self._ids)], dim=1)
+        self._ids[0, self.length] = token[0]
+        self.length += 1
+        self.last_id = int(token)
+
+    def _reason(self) -> str:
+        if self.last_id in self._eos_ids:
+            return "eos"
+        return "length" if self.length >= self._max_length else "stop"
+
+
+# Width error as a multiple of eps · max|logit|, from measurements of wide against narrow forwards.
+_WIDTH_ERROR = {torch.float32: 16.0, torch.float16: 2.0, torch.bfloat16: 1.0}
+
+
+class TieGuard:
+    """Watches for places where a wide forward's rounding could turn the choice.
+
+    Logits of a forward over many positions differ from those of a narrow one in the last bits. Where the best two
+    candidates are closer than that, the choice could differ from plain decoding's. ``num_ties`` counts such places;
+    with ``stops`` the accepted path ends there and the token is decided by a forward over one position.
+    """
+
+    def __init__(self, dtype: torch.dtype, *, stops: bool) -> None:
+        self.stops = stops
+        self.num_ties = 0
+        self._relative = torch.finfo(dtype).eps * _WIDTH_ERROR.get(dtype, 16.0)
+
+    def is_tie(self, scores: torch.Tensor, do_sample: bool, generator: torch.Generator | None) -> bool:
+        """True if the two likeliest tokens (under the noise the draw is about to use, when sampling) are too close."""
+        finite = scores[torch.isfinite(scores)]
+        if finite.numel() < 2:
+            return False
+        values = _perturbed(scores, generator) if do_sample else scores
+        first, second = torch.topk(values, 2, dim=-1).values[0].tolist()
+        return bool(first - second < self._relative * float(finite.abs().max()))
+
+
+def _perturbed(scores: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """log(p / noise) with the noise that ``torch.multinomial`` would draw next; the generator is left as it was."""
+    probs = torch.nn.functional.softmax(scores, dim=-1)
+    state = _default_generator(scores.device) if generator is None else generator
+    saved = state.get_state()
+    noise = torch.empty_like(probs).exponential_(1, generator=generator)
+    state.set_state(saved)
+    return torch.log(probs) - torch.log(noise)
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return torch.cuda.default_generators[index]
+    return torch.default_generator
+
+
+def split_processors(processors: LogitsProcessorList, row: int, num_rows: int) -> LogitsProcessorList:
+    """Give a row of a batch its own processors: its slice of per-row state, its batch index bound.
+
+    A processor that holds a module (classifier-free guidance) cannot be split.
+
+    Raises:
+        ValueError: naming the processor's class.
+    """
+    if num_rows == 1:
+        return processors
+    own = LogitsProcessorList()
+    for processor in processors:
+        if any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
+            raise ValueError(f"{type(processor).__name__} holds a model and cannot be split over a batch of {num_rows}")
+        mine = copy.deepcopy(processor)
+        for name in ("prompt_ignore_length", "encoder_input_ids"):
+            value = getattr(mine, name, None)
+            if isinstance(value, torch.Tensor) and value.ndim >= 1 and value.shape[0] == num_rows:
+                setattr(mine, name, value[row : row + 1])
+        if isinstance(mine, EncoderNoRepeatNGramLogitsProcessor):
+            mine.batch_size, mine.generated_ngrams = 1, mine.generated_ngrams[row : row + 1]
+        allowed = getattr(mine, "_prefix_allowed_tokens_fn", None)
+        if allowed is not None:
+            mine._prefix_allowed_tokens_fn = lambda _, ids, allowed=allowed: allowed(row, ids)
+        own.append(mine)
+    return own

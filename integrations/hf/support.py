@@ -1,0 +1,78 @@
+"""What the decoding loop can do exactly, and one clear refusal for everything else, before any token is produced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.generation.configuration_utils import GenerationMode
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_ATTENTION = {"eager", "sdpa"}
+_CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+
+
+class Unsupported(ValueError):
+    """An option, model or cache that zerodraft would not decode exactly. The message names option and class."""
+
+
+def refuse(option: str, model: object, reason: str) -> Unsupported:
+    """Build the one form of refusal; the caller raises it."""
+    return Unsupported(
+        f"zerodraft cannot decode {type(model).__name__} with {option}: {reason}. "
+        "Use plain generation for this call (zerodraft.detach(model), or without custom_generate)."
+    )
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Raise Unsupported for a model whose decoding the ragged cache and explicit positions do not reproduce."""
+    config = model.config
+    text_config = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder:
+        raise refuse("is_encoder_decoder=True", model, "only decoder-only models are supported")
+    if getattr(model, "_is_stateful", False):
+        raise refuse("a recurrent state", model, "its state cannot be rolled back after a rejected draft")
+    other = set(getattr(text_config, "layer_types", None) or ()) - _LAYER_TYPES
+    if other:
+        raise refuse(f"layer types {sorted(other)}", model, f"only {sorted(_LAYER_TYPES)} can be rolled back")
+    if not _takes_positions(model) or getattr(text_config, "alibi", False):
+        raise refuse("positions given by the model itself", model, "drafted tokens need explicit position_ids")
+    attention = text_config._attn_implementation
+    if attention not in _ATTENTION:
+        raise refuse(f"attn_implementation={attention!r}", model, f"tree masks need one of {sorted(_ATTENTION)}")
+
+
+def _takes_positions(model: PreTrainedModel) -> bool:
+    import inspect
+
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def check_options(model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    """Raise Unsupported for generation options outside greedy decoding and sampling with a dynamic cache."""
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        option = {"num_beams": config.num_beams} if (config.num_beams or 1) > 1 else {"generation mode": mode.value}
+        raise refuse(", ".join(f"{k}={v}" for k, v in option.items()), model, "only greedy decoding and sampling are")
+    if config.use_cache is False:
+        raise refuse("use_cache=False", model, "verification needs the key/value cache")
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name, None):
+            raise refuse(f"{name}=True", model, "they would come in blocks, not per token")
+    if config.cache_implementation not in (None, "dynamic"):
+        raise refuse(f"cache_implementation={config.cache_implementation!r}", model, "only dynamic caches are")
+    if getattr(config, "is_assistant", False):
+        raise refuse("is_assistant=True", model, "an assistant drafts for another model")
+    unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
+    if unknown:
+        raise refuse(f"the model arguments {unknown}", model, "only token ids and an attention mask are handled")
+
+
+def check_cache(model: PreTrainedModel, cache: Cache) -> None:
+    """Raise Unsupported unless every layer is one that grows with the text and can be copied in and out."""
+    if getattr(cache, "offloading", False):
+        raise refuse("an offloaded cache", model, "its layers leave the device between steps")
+    for layer in cache.layers:
+        if type(layer) not in _CACHE_LAYERS:
+            raise refuse(f"the cache {type(cache).__name__} ({type(layer).__name__})", model, "only dynamic caches are")

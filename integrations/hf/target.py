@@ -1,0 +1,149 @@
+"""The target model as the loop sees it: prefill once, then check one draft per row in a forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from zerodraft.kernels.kv_cache import RaggedCache
+from zerodraft.kernels.tree_attention import forward_inputs
+from zerodraft.lookup.draft import Draft
+
+
+class Target:
+    """One generate call's view of the model. Owns the cache; rows are numbered as they stand in the forward now."""
+
+    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+        self.model = model
+        self.cache = RaggedCache(num_rows)
+        config = model.config.get_text_config(decoder=True)
+        self.vocab_size: int = config.vocab_size
+        self._windows = _windows_by_layer_type(config)
+        self._limits = _PositionLimits(config)
+        self._trims_prefill = model._supports_logits_to_keep()
+
+    def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]:
+        """Read the prompts and return the logits (1, V) after each row's last token.
+
+        Rows of different lengths are padded on the right, so that no mask is needed: a causal model's earlier
+        positions do not see the padding, and its cache entries are overwritten later.
+
+        Args:
+            rows: per row, the token ids int64 (n,) that are not in the cache yet.
+            chunk_size: read at most this many positions per forward.
+        """
+        start = self.cache.lengths
+        counts = [len(row) for row in rows]
+        width = max(counts)
+        ids = torch.zeros(len(rows), width, dtype=torch.long, device=self.model.device)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = row
+        positions = torch.tensor(start, device=self.model.device)[:, None] + torch.arange(
+            width, device=self.model.device
+        )
+        ends = sorted({count - 1 for count in counts})
+        logits: dict[int, torch.Tensor] = {}
+        step = chunk_size or width
+        for begin in range(0, width, step):
+            stop = min(begin + step, width)
+            here = [end - begin for end in ends if begin <= end < stop]
+            out = self._read(ids[:, begin:stop], positions[:, begin:stop], here, last=len(rows) == 1 and stop == width)
+            logits.update({begin + at: out[:, place] for place, at in enumerate(here)})
+            if stop < width:
+                self.cache.set_lengths([first + stop for first in start])
+        self.cache.set_lengths([first + count for first, count in zip(start, counts)])
+        return [logits[count - 1][index : index + 1] for index, count in enumerate(counts)]
+
+    def _read(self, ids: torch.Tensor, positions: torch.Tensor, ends: list[int], *, last: bool) -> torch.Tensor:
+        """One prefill forward; returns logits (B, len(ends), V)."""
+        options: dict[str, Any] = {}
+        if self._trims_prefill:
+            options["logits_to_keep"] = 1 if last else torch.tensor(ends or [0], device=ids.device)
+        out = self._forward(ids, positions, None, **options)
+        return out if self._trims_prefill else out[:, ends]
+
+    def check(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> torch.Tensor:
+        """One forward over every row's last token and draft; returns logits (B, 1 + widest draft, V).
+
+        Position 0 of a row follows its last token, position i + 1 its node i.
+        """
+        width = 1 + max(len(draft) for draft in drafts)
+        lengths = self.cache.lengths
+        if width == 1 and len(drafts) == 1:  # plain decoding: what the model does by itself is cheapest
+            device = self.model.device
+            ids, positions = torch.tensor([last_ids], device=device), torch.tensor([lengths], device=device)
+            return self._forward(ids, positions, None)
+        block = np.zeros((len(drafts), width), np.int64)
+        for row, (last, draft) in enumerate(zip(last_ids, drafts)):
+            block[row, 0] = last
+            block[row, 1 : 1 + len(draft)] = draft.token_ids
+        positions, masks = forward_inputs(
+            lengths,
+            [draft.parents for draft in drafts],
+            list(set(self._windows.values())),
+            dtype=self.model.dtype,
+            device=self.model.device,
+        )
+        mask: Any = next(iter(masks.values()))
+        if len(masks) > 1:
+            mask = {layer_type: masks[window] for layer_type, window in self._windows.items()}
+        return self._forward(torch.from_numpy(block).to(self.model.device), positions, mask)
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: Any, **options: Any) -> torch.Tensor:
+        out = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            cache=self.cache,
+            use_cache=True,
+            return_dict=True,
+            **options,
+        )
+        logits: torch.Tensor = out.logits
+        return logits
+
+    def max_draft_depth(self, row: int) -> int:
+        """How far below the row's last token a node may stand before the model's positions change their meaning."""
+        return self._limits.depth_after(self.cache.lengths[row])
+
+    def load(self, cache: Cache) -> None:
+        """Start from a cache of a former turn."""
+        self.cache.load(cache)
+
+    def store(self, cache: Cache) -> None:
+        """Hand the committed entries back."""
+        self.cache.store(cache)
+
+
+class _PositionLimits:
+    """Positions that one forward must not cross: the last learned one, and where scaled rotary embeddings switch."""
+
+    def __init__(self, config: Any) -> None:
+        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+        per_type = [value for value in rope.values() if isinstance(value, dict)] or [rope]
+        names = ("max_position_embeddings", "original_max_position_embeddings")
+        found = [getattr(config, name, None) for name in names]
+        found += [entry.get(names[1]) for entry in per_type]
+        self._borders = sorted({int(value) for value in found if value})
+        kinds = {entry.get("rope_type", entry.get("type")) for entry in per_type}
+        self._hard_end = not rope or "dynamic" in kinds  # learned positions, or a new scale at every length
+
+    def depth_after(self, position: int) -> int:
+        for border in self._borders:
+            if position < border:
+                return border - 1 - position
+        return 0 if self._hard_end else 2**30
+
+
+def _windows_by_layer_type(config: Any) -> dict[str, int | None]:
+    """Sliding window per layer type; full attention is None."""
+    window = getattr(config, "sliding_window", None)
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    if layer_types:
+        return {name: window if name == "sliding_attention" else None for name in sorted(layer_types)}
+    return {"every layer": window}
