@@ -14,7 +14,7 @@ Chains never hold a false match: equal keys share a slot, and different keys nev
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,93 +28,111 @@ ORDER: Final = 4  # length of the long n-gram whose occurrences are chained
 BARRIER: Final = -1
 SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
 LENGTH, USED_1, USED_N, RUN = 0, 1, 2, 3
-ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN = 0, 1, 2, 3, 4
+ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5  # draft.BLOCK_ROWS
 
+# Positions are used as unsigned numbers in the hot loops: numba then leaves out the test for Python's negative indices,
+# and with the counters in local variables a build is several times faster.
+U1: Final = np.uint64(1)
+U2: Final = np.uint64(2)
+U3: Final = np.uint64(3)
+_U32: Final = np.uint64(32)
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXER: Final = np.uint64(0xD6E8FEB86659FD93)
-_SHIFT: Final = np.uint64(32)
 
 
-@kernel(types.int64(READ_I32, types.int64, types.int64, types.int64))
-def slot_of(tokens: Ints, last: int, order: int, mask: int) -> int:
-    """First slot to try for the ``order`` tokens that end at ``last``."""
-    key = np.uint64(0)
-    for i in range(last - order + 1, last + 1):
-        key = (key + np.uint64(tokens[i])) * _MULTIPLIER
-    key = (key ^ (key >> _SHIFT)) * _MIXER
-    slot: int = np.int64(key >> _SHIFT) & mask
-    return slot
+@kernel(types.uint64(READ_I32, types.uint64))
+def hash_1(tokens: Ints, last: Any) -> Any:
+    """Hash of the token at ``last``."""
+    return (np.uint64(tokens[last]) * _MULTIPLIER) >> _U32
 
 
-@kernel(types.boolean(READ_I32, types.int64, types.int64, types.int64))
-def same_gram(tokens: Ints, a: int, b: int, order: int) -> bool:
-    """True if the same ``order`` tokens end at ``a`` and at ``b``."""
-    for i in range(order):  # noqa: SIM110  (numba has no all())
-        if tokens[a - i] != tokens[b - i]:
-            return False
-    return True
+@kernel(types.uint64(READ_I32, types.uint64))
+def hash_n(tokens: Ints, last: Any) -> Any:
+    """Hash of the ORDER tokens that end at ``last``."""
+    late = (np.uint64(tokens[last - U1]) << _U32) | np.uint64(tokens[last])
+    early = (np.uint64(tokens[last - U3]) << _U32) | np.uint64(tokens[last - U2])
+    key = (late * _MULTIPLIER) ^ (early * _MIXER)
+    return ((key ^ (key >> _U32)) * _MULTIPLIER) >> _U32
 
 
-@kernel(types.int64(READ_I32, types.int64, types.int64, I32))
-def replace_head(tokens: Ints, last: int, order: int, heads: Ints) -> int:
-    """Make ``last`` the newest occurrence of its gram; return the one before, -1 if there is none."""
-    mask = len(heads) - 1
-    slot = slot_of(tokens, last, order, mask)
-    while True:
-        head = heads[slot]
-        if head < 0 or same_gram(tokens, head, last, order):
-            heads[slot] = last
-            return int(head)
-        slot = (slot + 1) & mask
+@kernel(types.boolean(READ_I32, types.uint64, types.uint64))
+def same_n(tokens: Ints, a: Any, b: Any) -> bool:
+    """True if the same ORDER tokens end at ``a`` and at ``b``."""
+    differ = (tokens[a] ^ tokens[b]) | (tokens[a - U1] ^ tokens[b - U1])
+    return bool((differ | (tokens[a - U2] ^ tokens[b - U2]) | (tokens[a - U3] ^ tokens[b - U3])) == 0)
 
 
 @kernel(types.int64(READ_I32, types.int64, I32, I32_2D, I32, I32, I64))
 def extend(
     ids: Ints, start: int, tokens: Ints, links: Ints, heads_1: Ints, heads_n: Ints, meta: npt.NDArray[np.int64]
 ) -> int:
-    """Append ``ids[start:]``; return how many of ``ids`` are in, fewer than all when a table must grow first."""
+    """Append ``ids[start:]``; return how many of ``ids`` are in, fewer than all when an array must grow first."""
+    length, used_1, used_n, run = meta[LENGTH], meta[USED_1], meta[USED_N], meta[RUN]
     max_used_1, max_used_n = len(heads_1) * 3 // 4, len(heads_n) * 3 // 4
-    for i in range(start, len(ids)):
-        if meta[USED_1] >= max_used_1 or meta[USED_N] >= max_used_n:
-            return i
-        at = meta[LENGTH]
-        tokens[at] = ids[i]
-        links[0, at] = -1
-        links[1, at] = -1
-        meta[LENGTH] = at + 1
-        if ids[i] < 0:
-            meta[RUN] = 0
+    mask_1, mask_n = np.uint64(len(heads_1) - 1), np.uint64(len(heads_n) - 1)
+    links_1, links_n = links[0], links[1]
+    done = start
+    end = min(len(ids), start + len(tokens) - length)
+    while done < end and used_1 < max_used_1 and used_n < max_used_n:
+        token = ids[done]
+        done += 1
+        at = np.uint64(length)
+        length += 1
+        tokens[at] = token
+        links_1[at] = -1
+        links_n[at] = -1
+        if token < 0:
+            run = 0
             continue
-        meta[RUN] += 1
-        links[0, at] = replace_head(tokens, at, 1, heads_1)
-        meta[USED_1] += links[0, at] < 0
-        if meta[RUN] >= ORDER:
-            links[1, at] = replace_head(tokens, at, ORDER, heads_n)
-            meta[USED_N] += links[1, at] < 0
-    return len(ids)
+        run += 1
+
+        slot = hash_1(tokens, at) & mask_1
+        head = heads_1[slot]
+        while head >= 0 and tokens[np.uint64(head)] != token:
+            slot = (slot + U1) & mask_1
+            head = heads_1[slot]
+        used_1 += head < 0
+        heads_1[slot] = at
+        links_1[at] = head
+        if run < ORDER:
+            continue
+
+        slot = hash_n(tokens, at) & mask_n
+        head = heads_n[slot]
+        while head >= 0 and not same_n(tokens, np.uint64(head), at):
+            slot = (slot + U1) & mask_n
+            head = heads_n[slot]
+        used_n += head < 0
+        heads_n[slot] = at
+        links_n[at] = head
+    meta[LENGTH], meta[USED_1], meta[USED_N], meta[RUN] = length, used_1, used_n, run
+    return done
 
 
-@kernel(types.void(READ_I32, types.int64, READ_I32, I32))
-def rehash(tokens: Ints, order: int, old: Ints, new: Ints) -> None:
+@kernel(types.void(READ_I32, types.boolean, READ_I32, I32))
+def rehash(tokens: Ints, is_n: bool, old: Ints, new: Ints) -> None:
     """Move every head of ``old`` into the larger, empty table ``new``."""
-    mask = len(new) - 1
-    for i in range(len(old)):
-        if old[i] < 0:
+    mask = np.uint64(len(new) - 1)
+    for head in old:
+        if head < 0:
             continue
-        slot = slot_of(tokens, old[i], order, mask)
+        slot = (hash_n(tokens, np.uint64(head)) if is_n else hash_1(tokens, np.uint64(head))) & mask
         while new[slot] >= 0:
-            slot = (slot + 1) & mask
-        new[slot] = old[i]
+            slot = (slot + U1) & mask
+        new[slot] = head
 
 
 @kernel(types.int64(READ_I32, types.int64, types.int64, types.int64))
 def match_length(tokens: Ints, length: int, position: int, max_len: int) -> int:
     """Number of tokens before ``position`` that equal the last ones of the text, at most ``max_len``."""
     most = min(position, max_len)
+    ours, theirs = np.uint64(length - 1), np.uint64(position - 1)
     for i in range(most):
-        token = tokens[length - 1 - i]
-        if token < 0 or tokens[position - 1 - i] != token:
+        token = tokens[ours]
+        if token < 0 or tokens[theirs] != token:
             return i
+        ours -= U1
+        theirs -= U1
     return most
 
 
@@ -174,6 +192,7 @@ def find_copy(
     if length < 2 or tokens[length - 1] < 0:
         return -1, 0
     cap = min(max_len, SCORE_CAP)
+    measured = min(max_len, max(SCORE_CAP, min_len))
     newest = tokens[length - 1]
     best, best_match, best_distance = -1, 0, 0
     for distance in range(window + 1):
@@ -183,8 +202,11 @@ def find_copy(
             position = pointer + distance if side == 0 else pointer - distance
             if position < 1 or position >= length or tokens[position - 1] != newest or tokens[position] < 0:
                 continue
-            match = match_length(tokens, length, position, cap)
-            if match >= min_len and beats(match, distance, position, best_match, best_distance, best):
+            match = match_length(tokens, length, position, measured)
+            if match < min_len:
+                continue
+            match = min(match, cap)
+            if beats(match, distance, position, best_match, best_distance, best):
                 best, best_match, best_distance = position, match, distance
     if best_match < cap:
         for family in range(1, -1, -1):
@@ -194,11 +216,12 @@ def find_copy(
                 seen += 1
                 position = last + 1
                 last = links[family, last]
-                if tokens[position] < 0:
-                    continue
-                match = match_length(tokens, length, position, cap)
+                match = match_length(tokens, length, position, measured if family else ORDER)
+                if tokens[position] < 0 or match < min_len or (family == 0 and match == ORDER):
+                    continue  # the long ones among the newest were seen in the chain of the long grams
                 distance = abs(position - pointer)
-                if match >= min_len and beats(match, distance, position, best_match, best_distance, best):
+                match = min(match, cap)
+                if beats(match, distance, position, best_match, best_distance, best):
                     best, best_match, best_distance = position, match, distance
     if best < 0:
         return -1, 0
@@ -206,23 +229,34 @@ def find_copy(
 
 
 @kernel(types.int64(READ_I32, types.int64, types.int64, types.int64, types.int64, I32_2D))
-def copy_chain(tokens: Ints, length: int, position: int, match: int, max_tokens: int, out: Ints) -> int:
-    """Write the chain that copies on from ``position`` into the rows of ``out``; return its length.
+def copy_chain(tokens: Ints, length: int, position: int, match: int, source: int, out: Ints) -> int:
+    """Write the chain that copies on from ``position`` into the columns of ``out``; return how many were filled.
 
     A copy that reaches the end of the text goes on into itself; it stops before a barrier. Node i is reached with
     probability match / (match + i + 1): each node counts one more matched token, by the rule of succession.
     """
+    drafted = out[ROW_TOKEN]
     probs = out[ROW_PROB].view(np.float32)
-    for i in range(max_tokens):
-        token = tokens[position + i] if position + i < length else out[ROW_TOKEN, position + i - length]
+    for i in range(out.shape[1]):
+        token = tokens[position + i] if position + i < length else drafted[position + i - length]
         if token < 0:
             return i
-        out[ROW_TOKEN, i] = token
+        drafted[i] = token
         out[ROW_PARENT, i] = i - 1
+        probs[i] = match / (match + i + 1.0)
         out[ROW_MATCH, i] = match
         out[ROW_ORIGIN, i] = position + i
-        probs[i] = match / (match + i + 1.0)
-    return max_tokens
+        out[ROW_SOURCE, i] = source
+    return int(out.shape[1])
+
+
+@kernel(types.boolean(READ_I32, types.int64, types.int64, types.int64))
+def same_end(tokens: Ints, a: int, b: int, order: int) -> bool:
+    """True if the same ``order`` tokens end at ``a`` and at ``b``; the plain way, for the check."""
+    for i in range(order):  # noqa: SIM110  (numba has no all())
+        if tokens[a - i] != tokens[b - i]:
+            return False
+    return True
 
 
 @kernel(types.int64(READ_I32, READ_I32_2D, READ_I32, READ_I32, I64))
@@ -242,7 +276,7 @@ def count_faults(tokens: Ints, links: Ints, heads_1: Ints, heads_n: Ints, meta: 
                 firsts_n += before < 0
             else:
                 firsts_1 += before < 0
-            if before >= at or (before >= 0 and not same_gram(tokens, before, at, order)):
+            if before >= at or (before >= 0 and not same_end(tokens, before, at, order)):
                 faults += 1
     faults += run != meta[RUN]
     faults += firsts_1 != meta[USED_1]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _ngram_core as core
-from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
+from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.policy import DraftPolicy
 
@@ -121,18 +121,10 @@ class DraftSession:
         )
         if position < 0:
             return Draft.empty()
-        block = np.empty((5, policy.draft_length(match, room)), np.int32)
-        n = core.copy_chain(index._tokens, length, position, match, block.shape[1], block)
-        origin = block[core.ROW_ORIGIN, :n]
-        return Draft(
-            token_ids=block[core.ROW_TOKEN, :n],
-            parents=block[core.ROW_PARENT, :n],
-            probs=block[core.ROW_PROB, :n].view(np.float32),
-            match_len=block[core.ROW_MATCH, :n],
-            source=np.full(n, PREDICTION if position < self._num_predicted else CONTEXT, np.uint8),
-            origin=origin,
-            verify=np.ones(n, np.bool_),
-        )
+        block = np.empty((len(BLOCK_ROWS), policy.draft_length(match, room)), np.int32)
+        source = PREDICTION if position < self._num_predicted else CONTEXT
+        n = core.copy_chain(index._tokens, length, position, match, source, block)
+        return Draft.from_block(block if n == block.shape[1] else block[:, :n])
 
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         """Append what was emitted and move the copy pointer to the end of the accepted copy.
@@ -150,7 +142,7 @@ class DraftSession:
             node = outcome.path[-1]
             if not 0 <= node < len(draft):
                 raise ValueError(f"path must hold nodes of the draft, in [0, {len(draft) - 1}], got {node}")
-            origin = int(draft.origin[node])
+            origin = draft.origin_of(node)
         self._index.extend(outcome.new_ids)
         if 0 <= origin < len(self._index):
             self._pointer = origin + 1

@@ -69,9 +69,13 @@ class NgramIndex:
         """Append tokens. Cost: amortised O(1) per token.
 
         Raises:
-            ValueError: ids that are not integers in [0, 2**31 - 1]; the index is then unchanged.
+            ValueError: ids that are not integers in [0, 2**31 - 1], or more than 2**31 - 2**20 in all; the index is
+                then unchanged.
         """
-        self._append(as_token_ids(ids))
+        tokens = as_token_ids(ids)
+        if len(tokens) > _MAX_LENGTH - len(self._tokens) and len(tokens) > _MAX_LENGTH - len(self):
+            raise ValueError(f"an n-gram index holds at most {_MAX_LENGTH} tokens, got {len(self) + len(tokens)}")
+        self._append(tokens)
 
     def add_barrier(self) -> None:
         """Append a position that never matches and is never drafted: a text ends here, another one begins."""
@@ -104,20 +108,18 @@ class NgramIndex:
         assert faults == 0, f"{faults} contradictions in the n-gram index"
 
     def _append(self, ids: IntArray) -> None:
-        self._reserve(len(self) + len(ids))
         done = 0
         while True:
             done = core.extend(ids, done, self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
             if done == len(ids):
                 return
+            self._reserve(len(self) + len(ids) - done)
             self._grow_tables()
 
     def _reserve(self, length: int) -> None:
-        """Make room for ``length`` positions; a quarter more than needed, so that growth is amortised."""
+        """Make room for ``length`` positions and a part more, so that growth is amortised."""
         if length <= len(self._tokens):
             return
-        if length > _MAX_LENGTH:
-            raise ValueError(f"an n-gram index holds at most {_MAX_LENGTH} tokens, got {length}")
         capacity = max(length + length // 8 + 64, len(self._tokens) * 5 // 4)
         tokens, links = np.empty(capacity, np.int32), np.empty((2, capacity), np.int32)
         held = len(self)
@@ -127,11 +129,11 @@ class NgramIndex:
 
     def _grow_tables(self) -> None:
         if self._meta[core.USED_1] >= len(self._heads_1) * 3 // 4:
-            self._heads_1 = self._doubled(self._heads_1, 1)
+            self._heads_1 = self._doubled(self._heads_1, False)
         if self._meta[core.USED_N] >= len(self._heads_n) * 3 // 4:
-            self._heads_n = self._doubled(self._heads_n, core.ORDER)
+            self._heads_n = self._doubled(self._heads_n, True)
 
-    def _doubled(self, heads: IntArray, order: int) -> IntArray:
+    def _doubled(self, heads: IntArray, is_n: bool) -> IntArray:
         larger = np.full(2 * len(heads), -1, np.int32)
-        core.rehash(self._tokens, order, heads, larger)
+        core.rehash(self._tokens, is_n, heads, larger)
         return larger

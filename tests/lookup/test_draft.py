@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+
 import numpy as np
 import pytest
 
-from zerodraft.lookup.draft import Draft, Outcome, as_token_ids
+from zerodraft.lookup.draft import BLOCK_ROWS, PREDICTION, Draft, Outcome, as_token_ids
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,9 @@ def test_valid_ids_are_kept_exactly(ids):
         ([2**63], str(2**63)),
         (np.array([1.0, 2.0]), "float64"),
         ([True], "bool"),
+        ([3, 1.5], "float64"),
+        ([3, 2**31], str(2**31)),
+        ([3, -7], "-7"),
         ([[1, 2]], r"\(1, 2\)"),
         (np.int64(3), r"\(\)"),
         (["a"], "dtype"),
@@ -67,3 +73,35 @@ def test_equal_window_siblings_are_allowed():
 def test_outcome_counts():
     assert Outcome(path=(0, 1), new_ids=(7, 8, 9), stop="rejected").num_accepted == 2
     assert Outcome(path=(0, 1), new_ids=(7, 8), stop="eos").stopped_on_accepted
+
+
+def test_a_draft_from_a_block_is_like_any_other():
+    block = np.zeros((len(BLOCK_ROWS), 2), np.int32)
+    block[BLOCK_ROWS.index("token_ids")] = 7, 8
+    block[BLOCK_ROWS.index("parents")] = -1, 0
+    block[BLOCK_ROWS.index("probs")].view(np.float32)[:] = 0.5, 0.25
+    block[BLOCK_ROWS.index("match_len")] = 3
+    block[BLOCK_ROWS.index("origin")] = 40, 41
+    block[BLOCK_ROWS.index("source")] = PREDICTION
+    draft = Draft.from_block(block)
+    assert len(draft) == 2
+    assert draft.origin_of(1) == 41
+    for same in (draft, pickle.loads(pickle.dumps(draft)), dataclasses.replace(draft)):
+        assert same.token_ids.tolist() == [7, 8]
+        assert same.probs.tolist() == [0.5, 0.25]
+        assert same.match_len.tolist() == [3, 3]
+        assert same.source.tolist() == [PREDICTION, PREDICTION]
+        assert same.source.dtype == np.uint8
+        assert same.verify.tolist() == [True, True]
+        assert same.origin_of(0) == 40
+        assert same.is_chain
+    with pytest.raises(AttributeError, match="no_such_field"):
+        _ = draft.no_such_field
+    with pytest.raises(AttributeError):
+        draft.origin = None
+
+
+@pytest.mark.parametrize("ids", [(1, 2), [1, 2], list(range(200)), (np.int64(1), 2), [1, np.int32(2)]])
+def test_short_and_long_sequences_are_stored_alike(ids):
+    assert as_token_ids(ids).tolist() == [int(i) for i in ids]
+    assert as_token_ids(ids).dtype == np.int32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zerodraft.lookup import _ngram_core as core
@@ -40,6 +40,8 @@ def test_matches_are_those_of_the_oracle(parts, limit, max_len):
 
 
 @given(pieces, st.integers(0, 40), st.integers(0, 9), st.integers(1, 9), st.integers(1, 3), st.integers(3, 50))
+@example([[1] * 50], 9, 9, 9, 40, 45)
+@example([[1] * 50], 9, 9, 9, 2, 2)
 def test_the_copy_is_the_one_of_the_oracle(parts, pointer, window, limit, min_len, max_len):
     index, tokens = build(parts)
     found = core.find_copy(index._tokens, index._links, len(index), pointer, window, limit, min_len, max_len)
