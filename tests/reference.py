@@ -88,3 +88,280 @@ class Session:
         self.tokens += new_ids
         if path and origin[path[-1]] >= 0:
             self.pointer = origin[path[-1]] + 1
+
+
+# ---- verification: processed distributions, Algorithm 1, sequential rejection, masks, ragged cache -------------------
+
+Distribution = list[float]
+
+
+def softmax(scores: list[float]) -> Distribution:
+    """exp(x) / sum, over finite scores; -inf has probability 0."""
+    import math
+
+    top = max(scores)
+    weights = [math.exp(score - top) for score in scores]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def processed(
+    logits: list[float],
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Distribution:
+    """The distribution that sampling draws from: temperature, then top-k, then top-p, then min-p."""
+    scores = [logit / temperature for logit in logits]
+
+    def only(kept: set[int]) -> list[float]:
+        return [score if i in kept else float("-inf") for i, score in enumerate(scores)]
+
+    if top_k is not None:
+        floor = sorted(scores, reverse=True)[min(top_k, len(scores)) - 1]
+        scores = only({i for i, score in enumerate(scores) if score >= floor})
+    if top_p is not None:
+        probs = softmax(scores)
+        kept, mass = set(), 0.0
+        for i in sorted(range(len(probs)), key=lambda i: -probs[i]):
+            if mass >= top_p:
+                break
+            kept.add(i)
+            mass += probs[i]
+        scores = only(kept)
+    if min_p is not None:
+        probs = softmax(scores)
+        scores = only({i for i, p in enumerate(probs) if p >= min_p * max(probs)})
+    return softmax(scores)
+
+
+def autoregressive_joint(model, context: tuple[int, ...], length: int) -> dict[tuple[int, ...], float]:
+    """Probability of every continuation of ``length`` tokens; ``model(context)`` is the next token's distribution."""
+    joint = {(): 1.0}
+    for _ in range(length):
+        joint = {
+            (*tokens, token): weight * p
+            for tokens, weight in joint.items()
+            for token, p in enumerate(model((*context, *tokens)))
+            if p > 0
+        }
+    return joint
+
+
+def acceptance(p: float, q: float) -> float:
+    """Chance to keep a token that was drawn with probability q and that the target gives p; 1 where q is 0."""
+    return 1.0 if q == 0 else min(1.0, p / q)
+
+
+def residual(p: Distribution, q: Distribution) -> Distribution:
+    """What is left of p when q was offered and refused; p itself where nothing is left."""
+    rest = [max(0.0, a - b) for a, b in zip(p, q)]
+    total = sum(rest)
+    return [r / total for r in rest] if total > 0 else list(p)
+
+
+def algorithm_one(ps: list[Distribution], q: list[Distribution], draft: list[int]) -> dict[tuple[int, int], float]:
+    """Probability of every (number accepted, next token), given what was drafted.
+
+    ``ps[i]`` is the target's distribution after the first i drafted tokens, so there is one more of them than of q.
+    """
+    result: dict[tuple[int, int], float] = {}
+    weight = 1.0
+    for i, token in enumerate(draft):
+        keep = acceptance(ps[i][token], q[i][token])
+        for after, p in enumerate(residual(ps[i], q[i])):
+            if weight * (1 - keep) * p > 0:
+                result[i, after] = weight * (1 - keep) * p
+        weight *= keep
+    for after, p in enumerate(ps[-1]):
+        if weight * p > 0:
+            result[len(draft), after] = weight * p
+    return result
+
+
+def sequential_rejection(
+    model, context: tuple[int, ...], token_ids: list[int], parents: list[int], verify: list[bool]
+) -> dict[tuple[tuple[int, ...], tuple[int, ...]], float]:
+    """Probability of every (accepted path, emitted tokens) of a tree of one-hot drafts.
+
+    At each node the children are offered one after another; a child is kept with the probability that the current
+    distribution gives its token, and a refusal goes on with the residual of that distribution.
+    """
+    result: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+
+    def below(node: int, path: tuple[int, ...], weight: float) -> None:
+        emitted = tuple(token_ids[i] for i in path)
+        p = model((*context, *emitted))
+        for child, parent in enumerate(parents):
+            if parent != node or not verify[child]:
+                continue
+            one_hot = [float(token == token_ids[child]) for token in range(len(p))]
+            keep = acceptance(p[token_ids[child]], 1.0)
+            if weight * keep > 0:
+                below(child, (*path, child), weight * keep)
+            if keep >= 1.0:
+                return
+            weight *= 1 - keep
+            p = residual(p, one_hot)
+        for token, chance in enumerate(p):
+            if weight * chance > 0:
+                key = (path, (*emitted, token))
+                result[key] = result.get(key, 0.0) + weight * chance
+
+    below(-1, (), 1.0)
+    return result
+
+
+def path_to(node: int, parents: list[int]) -> list[int]:
+    """Nodes from the root's child down to ``node``, itself included; empty for the root."""
+    path: list[int] = []
+    while node >= 0:
+        path.insert(0, node)
+        node = parents[node]
+    return path
+
+
+def greedy_walk(
+    picks: list[int], token_ids: list[int], parents: list[int], verify: list[bool]
+) -> tuple[list[int], int]:
+    """(accepted nodes, next token), where ``picks[0]`` is the target's token after the root, ``picks[i + 1]`` after i."""
+    node, path = -1, []
+    while True:
+        token = picks[node + 1]
+        children = [i for i, up in enumerate(parents) if up == node and verify[i] and token_ids[i] == token]
+        if not children:
+            return path, token
+        node = children[-1]
+        path.append(node)
+
+
+def tree_rules(
+    lengths: list[int], parents: list[list[int]], window: int | None
+) -> tuple[list[list[int]], list[list[list[bool]]]]:
+    """Per row: the position of each place of one forward, and for each place which columns of the cache it sees.
+
+    Columns are the cached tokens, then the forward's own places. Places beyond a row's draft stand where the root
+    stands and see what it sees. A window of w sees w positions, its own included.
+    """
+    width = 1 + max(len(up) for up in parents)
+    need = max(lengths) + width
+    all_positions, all_seen = [], []
+    for length, up in zip(lengths, parents):
+        place = {t: t if t <= len(up) else 0 for t in range(width)}  # whose eyes a place looks through
+        position = [length + len(path_to(place[t] - 1, up)) for t in range(width)]
+        seen = []
+        for t in range(width):
+            family = {0, *(node + 1 for node in path_to(place[t] - 1, up))}
+            row = []
+            for column in range(need):
+                if column < length:
+                    visible, at = True, column
+                else:
+                    other = column - length
+                    visible = other in family
+                    at = position[other] if other <= len(up) else -1
+                if window is not None:
+                    visible = visible and position[t] - at < window
+                row.append(visible)
+            seen.append(row)
+        all_positions.append(position)
+        all_seen.append(seen)
+    return all_positions, all_seen
+
+
+class RaggedLists:
+    """The ragged cache as lists of entries: per row what is committed, and the last forward's entries."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.committed: list[list[object]] = [[] for _ in range(num_rows)]
+        self.fresh: list[list[object]] = [[] for _ in range(num_rows)]
+
+    def update(self, entries: list[list[object]]) -> None:
+        self.fresh = [list(row) for row in entries]
+
+    def keep(self, row: int, places: list[int]) -> None:
+        self.committed[row] += [self.fresh[row][place] for place in places]
+        self.fresh[row] = []
+
+    def select_rows(self, rows: list[int]) -> None:
+        self.committed = [list(self.committed[row]) for row in rows]
+        self.fresh = [[] for _ in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# SuffixTree: a text is a list of ids with None for a barrier, and everything is found by looking at every position.
+
+
+class SuffixOracle:
+    """The text of a suffix tree; every question is answered by brute force from the definitions."""
+
+    def __init__(self, text: list[int | None] | None = None) -> None:
+        self.text: list[int | None] = list(text or [])
+
+    def match_len(self) -> int:
+        """Length of the longest suffix without a barrier that also ends earlier."""
+        n = len(self.text)
+        length = 0
+        while length < n and self.text[n - length - 1] is not None and self._ends_earlier(length + 1):
+            length += 1
+        return length
+
+    def _ends_earlier(self, length: int) -> bool:
+        n = len(self.text)
+        suffix = self.text[n - length :]
+        return any(self.text[start : start + length] == suffix for start in range(n - length))
+
+    def starts(self, pattern: list[int]) -> list[int]:
+        """Positions where the pattern occurs at the beginning of an explicit suffix: one longer than the match."""
+        num_explicit = len(self.text) - self.match_len()
+        return [j for j in range(num_explicit) if self.text[j : j + len(pattern)] == pattern]
+
+    def true_count(self, pattern: list[int]) -> int:
+        """All occurrences of the pattern."""
+        return sum(self.text[j : j + len(pattern)] == pattern for j in range(len(self.text)))
+
+    def branches(self, pattern: list[int], limit: int) -> list[tuple[int, int, int]]:
+        """What follows the pattern: (token, count, latest start), by count, then recency, then smallest token."""
+        after: dict[int, list[int]] = {}
+        for j in self.starts(pattern):
+            token = self.text[j + len(pattern)]
+            if token is not None:
+                after.setdefault(token, []).append(j)
+        found = [(token, len(where), max(where)) for token, where in after.items()]
+        return sorted(found, key=lambda branch: (-branch[1], -branch[2], branch[0]))[:limit]
+
+    def propose(self, max_tokens: int, max_branches: int, min_prob: float) -> list[tuple[int, int, float, int]]:
+        """The draft as (token, parent, probability, start of the latest occurrence), best first."""
+        match_len = self.match_len()
+        match: list[int] = [token for token in self.text[len(self.text) - match_len :] if token is not None]
+        drafted: list[tuple[int, int, float, int]] = []
+        candidates: list[tuple[int, int, float, int]] = []
+
+        def follow(parent: int, path: list[int], prob: float) -> None:
+            where = self.starts(match + path) or [drafted[parent][3]]  # none: the copy has run past the end
+            if len(where) == 1:  # one occurrence is copied, past the end of the text into the draft
+                longer = [*self.text, *path]
+                token = longer[where[0] + match_len + len(path)]
+                if token is not None:
+                    candidates.append((token, parent, prob, where[0]))
+                return
+            for token, count, latest in self.branches(match + path, max_branches):
+                share = prob * (count / len(where))
+                if share < min_prob:
+                    break
+                candidates.append((token, parent, share, latest))
+
+        if match_len == 0:
+            return []
+        follow(-1, [], 1.0)
+        while candidates and len(drafted) < max_tokens:
+            best = max(candidates, key=lambda candidate: candidate[2])  # max keeps the first among equals
+            candidates.remove(best)
+            drafted.append(best)
+            path, node = [], len(drafted) - 1
+            while node >= 0:
+                path.append(drafted[node][0])
+                node = drafted[node][1]
+            follow(len(drafted) - 1, path[::-1], best[2])
+        return drafted

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zerodraft.lookup.ngram_index import NgramIndex
     from zerodraft.lookup.policy import DraftPolicy
     from zerodraft.lookup.stats import GenerationStats
+    from zerodraft.lookup.suffix_tree import SuffixTree
     from zerodraft.lookup.warm_up import warm_up
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ _HOME_OF = {
     "DraftSession": "zerodraft.lookup.drafter",
     "DraftPolicy": "zerodraft.lookup.policy",
     "NgramIndex": "zerodraft.lookup.ngram_index",
+    "SuffixTree": "zerodraft.lookup.suffix_tree",
     "warm_up": "zerodraft.lookup.warm_up",
     "GenerationStats": "zerodraft.lookup.stats",
     "attach": "zerodraft.integrations.hf.attach",
@@ -46,6 +48,7 @@ __all__ = [
     "GenerationStats",
     "NgramIndex",
     "Outcome",
+    "SuffixTree",
     "attach",
     "detach",
     "speculate",

@@ -1,0 +1,507 @@
+"""Kernels of the suffix tree: Ukkonen's algorithm on flat int32 arrays, edges in one open-addressing table.
+
+Ids: an internal node is a number >= 0 (ROOT is 0); leaf j, the suffix that starts at position j, is written ~j (< 0).
+As a child 0 means "none", because the root is nobody's child.
+
+Arrays (int32, grown by the owner):
+    tokens (capacity,)      the text. A barrier at position i is stored as ~i: negative, and equal to nothing else.
+    leaf_parent (capacity,) node above leaf j; -1 for a suffix that starts with a barrier: it is in no tree.
+    nodes (capacity, 9)     one row per internal node, columns PARENT ... BRANCH below.
+    table (slots, 2)        (hash, child) for the edge from a node by its first token; child 0: free. The hash is
+                            injective in the token for a given node, so equal hash and equal parent is equal edge.
+    state int64 (10,)       scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
+                            so the length of the current match is INDEXED - NUM_LEAVES.
+
+An edge needs no label: the tokens between a node at depth a and its child at depth b are tokens[w + a : w + b], where w
+is any suffix below the child: WITNESS for a node, j for leaf j, whose edge is open-ended.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+ROOT: Final = 0
+MAX_BRANCHES: Final = 4  # branches remembered per node: a fifth has at most a fifth of its node's occurrences
+PARENT, DEPTH, WITNESS, COUNT, LINK, BRANCH = 0, 1, 2, 3, 4, 5  # BRANCH: the first of MAX_BRANCHES columns
+NUM_COLUMNS: Final = BRANCH + MAX_BRANCHES
+(
+    NUM_TOKENS,  # in the arena
+    INDEXED,  # of them in the tree; less than NUM_TOKENS only inside extend
+    NUM_LEAVES,  # explicit suffixes, = first implicit one
+    NUM_COUNTED,  # leaves that COUNT, WITNESS and BRANCH know of
+    NUM_NODES,
+    NUM_EDGES,
+    ACTIVE_NODE,  # the deepest node at or above the end of the longest suffix that occurred before
+    ACTIVE_LENGTH,  # tokens from there to that end
+    ACTIVE_SLOT,  # table slot of the edge on which they lie, meaningless if there are none
+    UNLINKED,  # node split off in this phase that waits for its suffix link, 0: none
+) = range(10)
+NUM_SCALARS: Final = 10
+# Rows of a draft block, in the order of draft.BLOCK_ROWS (a test compares them).
+ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5
+NUM_ROWS: Final = 6
+
+# Lowest numerator/denominator of free slots: 7 in 10 slots may be taken.
+_LOAD_PART: Final = 7
+_LOAD_WHOLE: Final = 10
+_GOLDEN: Final = np.uint64(0x9E3779B1)
+_MIX_1: Final = np.uint64(0x85EBCA6B)
+_MIX_2: Final = np.uint64(0xC2B2AE35)
+_LOW: Final = np.uint64(0xFFFFFFFF)
+_S13, _S15, _S16, _S32 = np.uint64(13), np.uint64(15), np.uint64(16), np.uint64(32)
+
+F64 = types.Array(types.float64, 1, "C")
+
+
+@kernel(types.uint64(types.int64, types.int64))
+def hash_of(node: int, token: int) -> int:
+    """32-bit hash, one-to-one in the token for a given node (finaliser of MurmurHash3, public domain)."""
+    x = (np.uint64(node) * _GOLDEN + np.uint64(token)) & _LOW
+    x = ((x ^ (x >> _S16)) * _MIX_1) & _LOW
+    x = ((x ^ (x >> _S13)) * _MIX_2) & _LOW
+    return x ^ (x >> _S16)
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32_2D, types.int64, types.int64))
+def slot_of(leaf_parent: Ints, nodes: Ints, table: Ints, node: int, token: int) -> int:
+    """Slot of the edge from ``node`` by ``token``, or the free slot where it belongs."""
+    mixed = hash_of(node, token)
+    num_slots = len(table)
+    slot = np.int64((mixed * np.uint64(num_slots)) >> _S32)
+    key = np.int32(mixed)
+    while True:
+        child = table[slot, 1]
+        if child == 0:
+            return slot
+        if table[slot, 0] == key:
+            above = nodes[child, PARENT] if child > 0 else leaf_parent[~child]
+            if above == node:
+                return slot
+        slot += 1
+        if slot == num_slots:
+            slot = 0
+
+
+@kernel(types.void(READ_I32, READ_I32_2D, I32_2D, types.int64, types.int64, types.int64))
+def add_edge(leaf_parent: Ints, nodes: Ints, table: Ints, node: int, token: int, child: int) -> None:
+    """Store a new edge. The child's parent may be set before or after."""
+    num_slots = len(table)
+    mixed = hash_of(node, token)
+    slot = np.int64((mixed * np.uint64(num_slots)) >> _S32)
+    while table[slot, 1] != 0:
+        slot += 1
+        if slot == num_slots:
+            slot = 0
+    table[slot, 0] = np.int32(mixed)
+    table[slot, 1] = child
+
+
+@kernel(types.void(READ_I32, READ_I32, READ_I32_2D, READ_I32_2D, I32_2D, I64))
+def move_edges(tokens: Ints, leaf_parent: Ints, nodes: Ints, old: Ints, new: Ints, state: Longs) -> None:
+    """Fill an empty, larger table. Slots grow with the hash, so both tables are walked nearly in order."""
+    num_slots = len(new)
+    for i in range(len(old)):
+        child = old[i, 1]
+        if child == 0:
+            continue
+        mixed = np.uint64(old[i, 0]) & _LOW
+        slot = np.int64((mixed * np.uint64(num_slots)) >> _S32)
+        while new[slot, 1] != 0:
+            slot += 1
+            if slot == num_slots:
+                slot = 0
+        new[slot, 0] = old[i, 0]
+        new[slot, 1] = child
+    length = state[ACTIVE_LENGTH]
+    if length > 0:
+        token = tokens[state[INDEXED] - length]
+        state[ACTIVE_SLOT] = slot_of(leaf_parent, nodes, new, state[ACTIVE_NODE], token)
+
+
+@kernel(types.int64(READ_I32, I32, I32_2D, I32_2D, I64, types.int64, types.int64, types.int64))
+def split_edge(
+    tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, state: Longs, node: int, slot: int, length: int
+) -> int:
+    """Put a new node ``length`` tokens below ``node`` on the edge in ``slot`` and return it."""
+    child = table[slot, 1]
+    middle = state[NUM_NODES]
+    state[NUM_NODES] = middle + 1
+    depth = nodes[node, DEPTH] + length
+    if child > 0:
+        witness = nodes[child, WITNESS]
+        count = nodes[child, COUNT]
+        nodes[child, PARENT] = middle
+    else:
+        witness = ~child
+        count = np.int32(1) if ~child < state[NUM_COUNTED] else np.int32(0)
+        leaf_parent[~child] = middle
+    table[slot, 1] = middle
+    next_token = tokens[witness + depth]
+    nodes[middle, PARENT] = node
+    nodes[middle, DEPTH] = depth
+    nodes[middle, WITNESS] = witness
+    nodes[middle, COUNT] = count
+    if count > 0:
+        if next_token >= 0:
+            nodes[middle, BRANCH] = child
+        for k in range(BRANCH, NUM_COLUMNS):
+            if nodes[node, k] == child:
+                nodes[node, k] = middle
+                break
+    add_edge(leaf_parent, nodes, table, middle, next_token, child)
+    return middle
+
+
+@kernel(types.boolean(READ_I32, I32, I32_2D, I32_2D, I64))
+def index_tokens(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, state: Longs) -> bool:
+    """Bring tokens[INDEXED : NUM_TOKENS] into the tree; False: ``nodes`` or ``table`` is full, grow it and call again.
+
+    Ukkonen (1995), "On-line construction of suffix trees". One phase per token; the active point at its end is the
+    longest suffix that occurred before. Stops only between two insertions, where the state is complete.
+    """
+    node, length, slot = state[ACTIVE_NODE], state[ACTIVE_LENGTH], state[ACTIVE_SLOT]
+    i, j, unlinked, end = state[INDEXED], state[NUM_LEAVES], state[UNLINKED], state[NUM_TOKENS]
+    max_edges = len(table) * _LOAD_PART // _LOAD_WHOLE - 2
+    has_room = True
+    while i < end and has_room:
+        token = tokens[i]
+        while j <= i:
+            if state[NUM_NODES] == len(nodes) or state[NUM_EDGES] > max_edges:
+                has_room = False
+                break
+            if length == 0:
+                if unlinked > 0:
+                    nodes[unlinked, LINK] = node
+                    unlinked = 0
+                if node == ROOT and token < 0:
+                    leaf_parent[j] = -1
+                    j += 1
+                    break
+                slot = slot_of(leaf_parent, nodes, table, node, token)
+                if table[slot, 1] != 0:
+                    length = 1
+                    break
+                leaf_parent[j] = node
+                table[slot, 0] = np.int32(hash_of(node, token))
+                table[slot, 1] = ~j
+                state[NUM_EDGES] += 1
+            else:
+                child = table[slot, 1]
+                witness = nodes[child, WITNESS] if child > 0 else ~child
+                if tokens[witness + nodes[node, DEPTH] + length] == token:
+                    length += 1
+                    break
+                middle = split_edge(tokens, leaf_parent, nodes, table, state, node, slot, length)
+                leaf_parent[j] = middle
+                add_edge(leaf_parent, nodes, table, middle, token, ~j)
+                state[NUM_EDGES] += 2
+                if unlinked > 0:
+                    nodes[unlinked, LINK] = middle
+                unlinked = middle
+            j += 1
+            if node != ROOT:
+                node = np.int64(nodes[node, LINK])
+            elif length > 0:
+                length -= 1
+            while length > 0:  # skip/count: these tokens are known to be there
+                slot = slot_of(leaf_parent, nodes, table, node, tokens[i - length])
+                child = table[slot, 1]
+                if child < 0:
+                    break
+                edge = nodes[child, DEPTH] - nodes[node, DEPTH]
+                if length < edge:
+                    break
+                node = np.int64(child)
+                length -= edge
+        if has_room:
+            i += 1
+            if length > 0:
+                child = table[slot, 1]
+                if child > 0 and nodes[child, DEPTH] - nodes[node, DEPTH] == length:
+                    node = np.int64(child)
+                    length = 0
+    state[ACTIVE_NODE], state[ACTIVE_LENGTH], state[ACTIVE_SLOT] = node, length, slot
+    state[INDEXED], state[NUM_LEAVES], state[UNLINKED] = i, j, unlinked
+    return has_room
+
+
+@kernel(types.void(I32_2D, types.int64, types.int64))
+def place_branch(nodes: Ints, node: int, child: int) -> None:
+    """Put a child whose COUNT or WITNESS grew in its place among its parent's branches: by count, then recency."""
+    count, latest = np.int64(1), ~child
+    if child > 0:
+        count, latest = np.int64(nodes[child, COUNT]), np.int64(nodes[child, WITNESS])
+    at = BRANCH
+    while at < NUM_COLUMNS and nodes[node, at] != child and nodes[node, at] != 0:
+        at += 1
+    while at > BRANCH:
+        rival = np.int64(nodes[node, at - 1])
+        rival_count = np.int64(nodes[rival, COUNT]) if rival > 0 else np.int64(1)
+        if rival_count > count:
+            break
+        if rival_count == count and (np.int64(nodes[rival, WITNESS]) if rival > 0 else ~rival) > latest:
+            break
+        if at < NUM_COLUMNS:
+            nodes[node, at] = rival
+        at -= 1
+    if at < NUM_COLUMNS:
+        nodes[node, at] = child
+
+
+@kernel(types.void(READ_I32, READ_I32, I32_2D, I64))
+def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, state: Longs) -> None:
+    """Compute COUNT, WITNESS and BRANCH of all nodes anew, children before parents. Cost: one pass over the tree."""
+    num_nodes, num_leaves = state[NUM_NODES], state[NUM_LEAVES]
+    to_come = np.zeros(num_nodes, np.int32)  # internal children not added up yet
+    for node in range(1, num_nodes):
+        to_come[nodes[node, PARENT]] += 1
+        nodes[node, COUNT] = 0
+        nodes[node, WITNESS] = -1
+        for k in range(BRANCH, NUM_COLUMNS):
+            nodes[node, k] = 0
+    for j in range(num_leaves):
+        above = leaf_parent[j]
+        if above > ROOT:
+            nodes[above, COUNT] += 1
+            nodes[above, WITNESS] = j
+            if tokens[j + nodes[above, DEPTH]] >= 0:
+                place_branch(nodes, above, ~j)
+    for first in range(1, num_nodes):
+        node = np.int64(first)
+        while node > ROOT and to_come[node] == 0:
+            to_come[node] = -1
+            above = np.int64(nodes[node, PARENT])
+            to_come[above] -= 1
+            if above > ROOT:
+                nodes[above, COUNT] += nodes[node, COUNT]
+                nodes[above, WITNESS] = max(nodes[above, WITNESS], nodes[node, WITNESS])
+                place_branch(nodes, above, node)
+            node = above
+    state[NUM_COUNTED] = num_leaves
+
+
+@kernel(types.void(READ_I32, READ_I32, I32_2D, I64))
+def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, state: Longs) -> None:
+    """Count the leaves that are not counted yet: each by a walk to the root, or all anew where that is cheaper."""
+    num_leaves = state[NUM_LEAVES]
+    steps_left = 2 * (state[NUM_NODES] + num_leaves)  # about what recount costs
+    if (num_leaves - state[NUM_COUNTED]) * 4 > num_leaves + 64:
+        steps_left = 0
+    for j in range(state[NUM_COUNTED], num_leaves):
+        if steps_left <= 0:
+            recount(tokens, leaf_parent, nodes, state)
+            return
+        child, node = ~j, np.int64(leaf_parent[j])
+        # A leaf that goes on with a barrier is an occurrence of its node, but no branch that could be drafted.
+        is_branch = node > ROOT and tokens[j + nodes[node, DEPTH]] >= 0
+        while node > ROOT:
+            nodes[node, COUNT] += 1
+            nodes[node, WITNESS] = j
+            if is_branch:
+                place_branch(nodes, node, child)
+            is_branch = True
+            child, node = node, np.int64(nodes[node, PARENT])
+            steps_left -= 1
+    state[NUM_COUNTED] = num_leaves
+
+
+@kernel(types.int64(READ_I32, READ_I32, READ_I32_2D, READ_I32_2D, types.int64, READ_I32))
+def find_below(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, num_tokens: int, pattern: Ints) -> int:
+    """The highest node or leaf that begins with ``pattern``; ROOT if no explicit suffix does."""
+    node, spelled, num_wanted = np.int64(ROOT), np.int64(0), np.int64(len(pattern))
+    while spelled < num_wanted:
+        node = np.int64(table[slot_of(leaf_parent, nodes, table, node, pattern[spelled]), 1])
+        if node == ROOT:
+            return ROOT
+        witness, depth = ~node, num_wanted
+        if node > 0:
+            witness, depth = np.int64(nodes[node, WITNESS]), min(num_wanted, np.int64(nodes[node, DEPTH]))
+        while spelled < depth:
+            if witness + spelled >= num_tokens or tokens[witness + spelled] != pattern[spelled]:
+                return ROOT
+            spelled += 1
+    return node
+
+
+@kernel(types.float64(READ_I32_2D, types.int64, types.int64))
+def share_of(nodes: Ints, node: int, child: int) -> float:
+    """Part of the node's counted occurrences that go on to this child."""
+    if child == 0:
+        return 0.0
+    count = np.int64(nodes[child, COUNT]) if child > 0 else np.int64(1)
+    return count / nodes[node, COUNT]
+
+
+@kernel(types.void(I32_2D, types.int64, types.int64, types.int64, types.float64, types.int64, types.int64, types.int64))
+def put_node(
+    block: Ints, n: int, token: int, parent: int, prob: float, match_len: int, origin: int, source: int
+) -> None:
+    """Write draft node ``n`` into a draft block."""
+    block[ROW_TOKEN, n] = token
+    block[ROW_PARENT, n] = parent
+    block[ROW_PROB, n] = np.float32(prob).view(np.int32)
+    block[ROW_MATCH, n] = match_len
+    block[ROW_ORIGIN, n] = origin
+    block[ROW_SOURCE, n] = source
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32_2D, I64, types.int64, types.float64, types.int64, I32_2D))
+def propose_chain(
+    tokens: Ints,
+    nodes: Ints,
+    table: Ints,
+    state: Longs,
+    max_tokens: int,
+    min_prob: float,
+    source: int,
+    block: Ints,
+) -> int:
+    """Write the chain of best branches into ``block``; return its length. Cost: O(1) per token."""
+    num_tokens = state[NUM_TOKENS]
+    match_len = num_tokens - state[NUM_LEAVES]
+    if match_len == 0:
+        return 0
+    node, length = state[ACTIVE_NODE], state[ACTIVE_LENGTH]
+    depth = nodes[node, DEPTH] + length
+    if length > 0:
+        child, prob = np.int64(table[state[ACTIVE_SLOT], 1]), 1.0
+    else:
+        child = np.int64(nodes[node, BRANCH])
+        prob = share_of(nodes, node, child)
+    n = 0
+    while n < max_tokens and child != 0 and prob >= min_prob:
+        if child > 0:
+            position = nodes[child, WITNESS] + depth
+            stop = min(nodes[child, DEPTH] - depth, max_tokens - n)
+        else:
+            position = ~child + depth
+            stop = max_tokens - n
+        for _ in range(stop):
+            if position == num_tokens:  # past the end: the copy goes on in what it has just written
+                position = ~child + match_len
+            if tokens[position] < 0:
+                return n
+            put_node(block, n, tokens[position], n - 1, prob, match_len, position, source)
+            n += 1
+            position += 1
+        if child < 0:
+            break
+        node, child = child, np.int64(nodes[child, BRANCH])
+        depth = np.int64(nodes[node, DEPTH])
+        prob *= share_of(nodes, node, child)
+    return n
+
+
+@kernel(types.int64(F64, I32, types.int64, types.int64))
+def heap_push(probs: Doubles, heap: Ints, size: int, item: int) -> int:
+    """Add an item to a heap ordered by highest probability, then by lowest number; return the new size."""
+    at = size
+    while at > 0:
+        above = (at - 1) >> 1
+        if probs[heap[above]] >= probs[item]:  # equal: items are numbered in order, so the one above came first
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = item
+    return size + 1
+
+
+@kernel(types.int64(F64, I32, types.int64))
+def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
+    """Remove the first item of a heap of ``size`` items; it is returned, the caller lowers the size."""
+    first, item = np.int64(heap[0]), np.int64(heap[size - 1])
+    size -= 1
+    at, below = np.int64(0), np.int64(1)
+    while below < size:
+        if below + 1 < size:
+            a, b = np.int64(heap[below]), np.int64(heap[below + 1])
+            if probs[b] > probs[a] or (probs[b] == probs[a] and b < a):
+                below += 1
+        a = np.int64(heap[below])
+        if probs[a] < probs[item] or (probs[a] == probs[item] and a > item):
+            break
+        heap[at] = a
+        at, below = below, 2 * below + 1
+    heap[at] = item
+    return first
+
+
+@kernel(
+    types.int64(READ_I32, READ_I32_2D, READ_I32_2D, I64, types.int64, types.int64, types.float64, types.int64, I32_2D)
+)
+def propose_tree(
+    tokens: Ints,
+    nodes: Ints,
+    table: Ints,
+    state: Longs,
+    max_tokens: int,
+    max_branches: int,
+    min_prob: float,
+    source: int,
+    block: Ints,
+) -> int:
+    """Write the ``max_tokens`` likeliest nodes, best first, into ``block``; return how many there are.
+
+    Every step takes the likeliest candidate (the earlier one among equals), drafts it and puts what may follow it among
+    the candidates: the next token of its edge, or the branches of the node at the edge's end. Cost: O(log max_tokens)
+    per drafted token.
+    """
+    num_tokens = state[NUM_TOKENS]
+    match_len = num_tokens - state[NUM_LEAVES]
+    if match_len == 0 or max_tokens == 0:
+        return 0
+    room = max_tokens * max_branches + max_branches
+    heap = np.empty(room, np.int32)
+    edge = np.empty((room, 3), np.int32)  # candidate: child at the end of its edge, arena position, draft parent
+    chance = np.empty(room, np.float64)
+    num_candidates, size, n = np.int64(0), np.int64(0), np.int64(0)
+    node, length = state[ACTIVE_NODE], state[ACTIVE_LENGTH]
+    child = np.int64(table[state[ACTIVE_SLOT], 1]) if length > 0 else np.int64(0)
+    if child != 0:
+        edge[0, 0] = child
+        edge[0, 1] = (nodes[child, WITNESS] if child > 0 else ~child) + nodes[node, DEPTH] + length
+    # First the match itself, then one drafted token after another is expanded.
+    drafted, prob = np.int64(-1), 1.0
+    position = np.int64(edge[0, 1]) if child != 0 else np.int64(0)
+    while True:
+        if child != 0:
+            if position == num_tokens:
+                position = ~child + match_len
+            if tokens[position] >= 0:
+                edge[num_candidates, 0], edge[num_candidates, 1], edge[num_candidates, 2] = child, position, drafted
+                chance[num_candidates] = prob
+                size = heap_push(chance, heap, size, num_candidates)
+                num_candidates += 1
+        else:
+            for k in range(BRANCH, BRANCH + max_branches):
+                branch = np.int64(nodes[node, k])
+                share = prob * share_of(nodes, node, branch)
+                if branch == 0 or share < min_prob:
+                    break
+                edge[num_candidates, 0] = branch
+                edge[num_candidates, 1] = (nodes[branch, WITNESS] if branch > 0 else ~branch) + nodes[node, DEPTH]
+                edge[num_candidates, 2] = drafted
+                chance[num_candidates] = share
+                size = heap_push(chance, heap, size, num_candidates)
+                num_candidates += 1
+        if size == 0 or n == max_tokens:
+            return n
+        best = heap_pop(chance, heap, size)
+        size -= 1
+        child, position, prob = np.int64(edge[best, 0]), np.int64(edge[best, 1]), chance[best]
+        put_node(block, n, tokens[position], edge[best, 2], prob, match_len, position, source)
+        drafted = n
+        n += 1
+        position += 1
+        if child > 0 and position == nodes[child, WITNESS] + nodes[child, DEPTH]:
+            node, child = child, np.int64(0)

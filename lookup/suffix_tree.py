@@ -1,0 +1,422 @@
+"""SuffixTree: every repetition of one text, kept up to date token by token. The page on why: docs/suffix_tree.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from zerodraft.lookup import _suffix_core as core
+from zerodraft.lookup.draft import CONTEXT, MAX_TOKEN_ID, Draft, IntArray, as_token_ids
+
+MAX_DRAFT_TOKENS: Final = 4096
+MAX_BRANCHES: Final = core.MAX_BRANCHES
+
+# First sizes of a bulk build per token of text: enough for source code, grown like the rest where it is not.
+_NODES_PER_TOKEN: Final = 0.62
+_SLOTS_PER_TOKEN: Final = 2.45
+
+
+class SuffixTree:
+    """An incremental suffix tree over one text of token ids.
+
+    The tree always knows the **match**: the longest suffix of the text that occurred before, however long it is and
+    however often it occurred. ``propose`` drafts what followed those occurrences, the most frequent continuation first.
+
+    Counts are counts of *explicit* suffixes. A suffix that lies inside the current match has no leaf yet and is not
+    counted until the match breaks: counts lag behind by the length of the match, never more.
+
+    | call | cost |
+    |---|---|
+    | ``extend(ids)`` | O(len(ids)) amortised; one token after a match of m tokens that breaks: O(m) |
+    | ``match_len``, ``len`` | O(1) |
+    | ``propose(n)`` | O(n) a chain, O(n log n) a tree, whatever the length of the text |
+    | ``branches()`` | O(1) |
+    | ``count(ids)`` | O(len(ids)) |
+    | memory | about 50 bytes per token of source code, at most about 110 |
+
+    The first ``propose``, ``branches`` or ``count`` after an ``extend`` also counts the leaves that are new: one walk
+    to the root for each, never more than one pass over the tree. Not thread-safe: one tree belongs to one request.
+
+    >>> tree = SuffixTree()
+    >>> tree.extend([10, 11, 12, 13, 10, 11])
+    >>> tree.match_len
+    2
+    >>> tree.propose(3).token_ids.tolist()
+    [12, 13, 10]
+    """
+
+    def __init__(self, token_ids: object = ()) -> None:
+        """Build the tree of ``token_ids``, empty by default. Cost and errors: those of ``extend``.
+
+        >>> len(SuffixTree([5, 6, 5]))
+        3
+        """
+        self._tokens = np.empty(16, np.int32)
+        self._leaf_parent = np.empty(16, np.int32)
+        self._nodes = np.zeros((8, core.NUM_COLUMNS), np.int32)
+        self._nodes[core.ROOT, core.PARENT] = -1
+        self._table = np.zeros((32, 2), np.int32)
+        self._state = np.zeros(core.NUM_SCALARS, np.int64)
+        self._state[core.NUM_NODES] = 1
+        self._length = 0
+        self.extend(token_ids)
+
+    def extend(self, token_ids: object) -> None:
+        """Append tokens to the text.
+
+        Bulk or single makes no difference to the result: ``extend([1, 2])`` is ``extend([1]); extend([2])``.
+        Cost: amortised O(1) per token; a token that breaks a match of m tokens costs O(m).
+
+        Args:
+            token_ids: ids in [0, 2**31 - 1]; a sequence of ints or a 1-D integer array.
+
+        Raises:
+            ValueError: anything else. The tree is then unchanged.
+
+        >>> tree = SuffixTree([1, 2])
+        >>> tree.extend([1])
+        >>> tree.match_len
+        1
+        >>> tree.extend([-100])
+        Traceback (most recent call last):
+        ValueError: token ids must be in [0, 2147483647], got -100 at position 0
+        """
+        ids = as_token_ids(token_ids)
+        start, end = self._length, self._length + len(ids)
+        self._reserve(end)
+        self._tokens[start:end] = ids
+        self._index(end)
+        if len(ids) * 4 > end:  # a bulk build counts at once, so that the first propose is like any other
+            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, self._state)
+
+    def append(self, token_id: int) -> None:
+        """Append one token: ``extend([token_id])`` without the cost of making an array.
+
+        Raises:
+            ValueError: not an integer in [0, 2**31 - 1]. The tree is then unchanged.
+
+        >>> tree = SuffixTree([1, 2])
+        >>> tree.append(1)
+        >>> tree.propose(1).token_ids.tolist()
+        [2]
+        """
+        if type(token_id) is not int or not 0 <= token_id <= MAX_TOKEN_ID:
+            self.extend([token_id])  # numpy integers pass, everything else is refused there with its reason
+            return
+        end = self._length + 1
+        if end > len(self._tokens):
+            self._reserve(end)
+        self._tokens[end - 1] = token_id
+        self._index(end)
+
+    def add_barrier(self) -> None:
+        """Append a place that matches nothing, not even another barrier, and is never drafted. Ends the match.
+
+        It takes one position of the text and keeps unrelated texts (a prediction, an earlier output, the prompt) apart.
+
+        >>> tree = SuffixTree([1, 2, 3])
+        >>> tree.add_barrier()
+        >>> tree.extend([9, 3])
+        >>> tree.match_len, len(tree.propose(4))
+        (1, 0)
+        """
+        end = self._length + 1
+        self._reserve(end)
+        self._tokens[end - 1] = ~(end - 1)
+        self._index(end)
+
+    def __len__(self) -> int:
+        """Number of positions in the text, barriers included. Cost: O(1).
+
+        >>> len(SuffixTree([7, 8]))
+        2
+        """
+        return self._length
+
+    @property
+    def match_len(self) -> int:
+        """Length of the longest suffix of the text that also ends earlier in it; not capped. Cost: O(1).
+
+        The two occurrences may overlap, and neither contains a barrier.
+
+        >>> SuffixTree([4, 4, 4, 4]).match_len
+        3
+        """
+        return self._length - self._state.item(core.NUM_LEAVES)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of internal nodes, the root included. Cost: O(1).
+
+        >>> SuffixTree([1, 2, 1, 3]).num_nodes
+        2
+        """
+        return int(self._state[core.NUM_NODES])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the arrays, spare capacity included. Cost: O(1).
+
+        >>> SuffixTree().nbytes < 1024
+        True
+        """
+        return sum(a.nbytes for a in (self._tokens, self._leaf_parent, self._nodes, self._table, self._state))
+
+    def propose(self, max_tokens: int, *, max_branches: int = 1, min_prob: float = 0.1, source: int = CONTEXT) -> Draft:
+        """Draft the likeliest continuation of the match.
+
+        A node's probability is the product, over the branchings above it, of the counts: occurrences that went this
+        way over all occurrences. Which branch comes first: the higher count, then the more recent occurrence (two
+        branches never tie in that). Where only one occurrence is left it is copied, past the end of the text into the
+        copy itself if need be, so that periodic text goes on for ever. Barriers end a branch.
+
+        Does not change the text. Cost: see the class.
+
+        Args:
+            max_tokens: upper bound on ``len(draft)``, 0 to 4096.
+            max_branches: branches followed at one node, 1 (a chain) to 4 (a tree, best nodes first).
+            min_prob: nodes with a lower probability are not drafted, in [0, 1].
+            source: stored with every drafted node.
+
+        Returns:
+            Draft with probabilities, the match length and where each token was copied from (``origin``); empty if the
+            last token never occurred before.
+
+        Raises:
+            ValueError: an argument outside its range.
+
+        Source: SuffixDecoding (arXiv:2411.04975), section 3; here on explicit counts and one longest match.
+
+        >>> tree = SuffixTree([1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2])
+        >>> draft = tree.propose(3, max_branches=2)
+        >>> draft.token_ids.tolist(), draft.parents.tolist()
+        ([3, 1, 2], [-1, 0, 1])
+        >>> [round(float(p), 2) for p in tree.propose(2).probs]
+        [0.67, 0.67]
+        """
+        if not 0 <= max_tokens <= MAX_DRAFT_TOKENS:
+            raise ValueError(f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}], got {max_tokens}")
+        if not 1 <= max_branches <= MAX_BRANCHES:
+            raise ValueError(f"max_branches must be in [1, {MAX_BRANCHES}], got {max_branches}")
+        if not 0.0 <= min_prob <= 1.0:
+            raise ValueError(f"min_prob must be in [0, 1], got {min_prob}")
+        state = self._state
+        num_leaves = state.item(core.NUM_LEAVES)
+        if num_leaves == self._length or max_tokens == 0:
+            return Draft.empty()
+        if state.item(core.NUM_COUNTED) != num_leaves:
+            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, state)
+        block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
+        if max_branches == 1:
+            n = core.propose_chain(self._tokens, self._nodes, self._table, state, max_tokens, min_prob, source, block)
+        else:
+            n = core.propose_tree(
+                self._tokens, self._nodes, self._table, state, max_tokens, max_branches, min_prob, source, block
+            )
+        if n == 0:
+            return Draft.empty()
+        return Draft.from_block(block if n == max_tokens else block[:, :n])
+
+    def branches(self) -> list[tuple[int, int]]:
+        """What followed the match: up to 4 pairs (token id, count), best first. Cost: O(1).
+
+        The counts of branches that are not among the four, and of occurrences that a barrier ends, are not listed:
+        the total is ``count(match)``.
+
+        >>> SuffixTree([1, 2, 1, 3, 1, 2, 5, 1]).branches()
+        [(2, 2), (3, 1)]
+        """
+        self._count()
+        state = self._state
+        if self.match_len == 0:
+            return []
+        node, length = int(state[core.ACTIVE_NODE]), int(state[core.ACTIVE_LENGTH])
+        depth = int(self._nodes[node, core.DEPTH]) + length
+        if length:
+            children = [int(self._table[state[core.ACTIVE_SLOT], 1])]
+        else:
+            children = [int(child) for child in self._nodes[node, core.BRANCH :] if child]
+        pairs = [(int(self._tokens[self._witness(child) + depth]), self._count_of(child)) for child in children]
+        return [(token, count) for token, count in pairs if token >= 0]
+
+    def count(self, token_ids: object) -> int:
+        """Number of explicit suffixes that begin with these tokens. Cost: O(len(token_ids)).
+
+        The number of occurrences in the text, less those that lie in the current match and start in it: see the class.
+
+        Raises:
+            ValueError: ids that no text can hold, or none at all.
+
+        >>> tree = SuffixTree([1, 2, 9, 1, 2])
+        >>> tree.count([1, 2])
+        1
+        >>> tree.append(7)
+        >>> tree.count([1, 2])
+        2
+        """
+        ids = as_token_ids(token_ids)
+        if len(ids) == 0:
+            raise ValueError("token_ids must hold at least one id, got none")
+        self._count()
+        child = core.find_below(self._tokens, self._leaf_parent, self._nodes, self._table, self._length, ids)
+        return self._count_of(int(child))
+
+    def check_integrity(self) -> None:
+        """Recount everything from the text and raise an AssertionError at the first thing that is wrong.
+
+        For tests. Cost: O(n) node visits in Python, O(n**2) token comparisons at worst.
+
+        >>> SuffixTree([3, 1, 3, 1, 4]).check_integrity()
+        """
+        _check_integrity(self)
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Make room for a text of this length. Everything is allocated before anything is replaced."""
+        if num_tokens <= len(self._tokens):
+            return
+        capacity = max(num_tokens, len(self._tokens) * 5 // 4)
+        if capacity > MAX_TOKEN_ID:
+            raise ValueError(f"a suffix tree holds at most {MAX_TOKEN_ID} tokens, got {num_tokens}")
+        added = num_tokens - self._length
+        tokens, leaf_parent = _grown(self._tokens, capacity), _grown(self._leaf_parent, capacity)
+        nodes, slots = self._nodes, 0
+        if added * 4 > num_tokens:
+            nodes = _grown(nodes, max(len(nodes), int(_NODES_PER_TOKEN * num_tokens)))
+            slots = int(_SLOTS_PER_TOKEN * num_tokens)
+        self._tokens, self._leaf_parent, self._nodes = tokens, leaf_parent, nodes
+        if slots > len(self._table):
+            self._move_edges(slots)
+
+    def _index(self, num_tokens: int) -> None:
+        self._length = num_tokens
+        self._state[core.NUM_TOKENS] = num_tokens
+        while not core.index_tokens(self._tokens, self._leaf_parent, self._nodes, self._table, self._state):
+            if self._state[core.NUM_NODES] == len(self._nodes):
+                self._nodes = _grown(self._nodes, len(self._nodes) * 5 // 4)
+            else:
+                self._move_edges(len(self._table) * 3 // 2)
+
+    def _move_edges(self, num_slots: int) -> None:
+        table = np.zeros((num_slots, 2), np.int32)
+        core.move_edges(self._tokens, self._leaf_parent, self._nodes, self._table, table, self._state)
+        self._table = table
+
+    def _count(self) -> None:
+        if self._state.item(core.NUM_COUNTED) != self._state.item(core.NUM_LEAVES):
+            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, self._state)
+
+    def _count_of(self, child: int) -> int:
+        return 1 if child < 0 else int(self._nodes[child, core.COUNT])
+
+    def _witness(self, child: int) -> int:
+        return ~child if child < 0 else int(self._nodes[child, core.WITNESS])
+
+
+def _grown(array: IntArray, capacity: int) -> IntArray:
+    """A zero-filled copy with room for ``capacity`` rows."""
+    larger = np.zeros((capacity, *array.shape[1:]), np.int32)
+    larger[: len(array)] = array
+    return larger
+
+
+def _check_integrity(tree: SuffixTree) -> None:
+    state = {name: int(tree._state[getattr(core, name)]) for name in _SCALARS}
+    num_tokens, num_leaves, num_nodes = state["NUM_TOKENS"], state["NUM_LEAVES"], state["NUM_NODES"]
+    assert num_tokens == state["INDEXED"] == len(tree) <= len(tree._tokens), "arena and index disagree"
+    assert 0 <= state["NUM_COUNTED"] <= num_leaves <= num_tokens, "leaves out of range"
+    assert num_nodes <= len(tree._nodes), "nodes out of range"
+    tokens = tree._tokens[:num_tokens]
+    children = _children(tree, num_leaves, num_nodes)
+    assert state["NUM_EDGES"] == sum(map(len, children)), "edges"
+    assert state["NUM_EDGES"] == np.count_nonzero(tree._table[:, 1]), "table entries"
+    for node in range(num_nodes):
+        _check_node(tree, tokens, node, children[node])
+    _check_counts(tree, children, state["NUM_COUNTED"])
+    _check_match(tree, tokens, state)
+
+
+_SCALARS: Final = (
+    "NUM_TOKENS",
+    "INDEXED",
+    "NUM_LEAVES",
+    "NUM_COUNTED",
+    "NUM_NODES",
+    "NUM_EDGES",
+    "ACTIVE_NODE",
+    "ACTIVE_LENGTH",
+    "ACTIVE_SLOT",
+    "UNLINKED",
+)
+
+
+def _children(tree: SuffixTree, num_leaves: int, num_nodes: int) -> list[list[int]]:
+    children: list[list[int]] = [[] for _ in range(num_nodes)]
+    for j, above in enumerate(tree._leaf_parent[:num_leaves].tolist()):
+        assert (above == -1) == (tree._tokens[j] < 0), f"leaf {j} begins with a barrier or hangs in the tree"
+        if above >= 0:
+            children[above].append(~j)
+    for node, above in enumerate(tree._nodes[1:num_nodes, core.PARENT].tolist(), start=1):
+        children[above].append(node)
+    return children
+
+
+def _check_node(tree: SuffixTree, tokens: IntArray, node: int, children: list[int]) -> None:
+    """Edges of one node: found by their first token, spelled alike from below and above; its suffix link."""
+    depth = int(tree._nodes[node, core.DEPTH])
+    label = tokens[tree._witness(node) : tree._witness(node) + depth]
+    assert node == core.ROOT or len(children) >= 2, f"node {node} has {len(children)} children"
+    firsts = set()
+    for child in children:
+        start = tree._witness(child)
+        assert child < 0 or tree._nodes[child, core.DEPTH] > depth, f"child {child} not below node {node}"
+        assert np.array_equal(tokens[start : start + depth], label), f"child {child} does not continue node {node}"
+        first = int(tokens[start + depth])
+        firsts.add(first)
+        slot = core.slot_of(tree._leaf_parent, tree._nodes, tree._table, node, first)
+        assert tree._table[slot, 1] == child, f"child {child} of node {node} is not found by its token"
+    assert len(firsts) == len(children), f"two edges of node {node} begin with the same token"
+    if node != core.ROOT:
+        link = int(tree._nodes[node, core.LINK])
+        start = tree._witness(link)
+        assert tree._nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
+        assert np.array_equal(tokens[start : start + depth - 1], label[1:]), f"suffix link of node {node}: label"
+
+
+def _check_counts(tree: SuffixTree, children: list[list[int]], num_counted: int) -> None:
+    """COUNT, WITNESS and BRANCH against a recount over the counted leaves, deepest nodes first."""
+    nodes, tokens = tree._nodes, tree._tokens
+    counts: dict[int, tuple[int, int]] = {
+        ~j: (int(j < num_counted), j) for j in range(int(tree._state[core.NUM_LEAVES]))
+    }
+    deepest_first = sorted(range(1, len(children)), key=lambda node: -int(nodes[node, core.DEPTH]))
+    for node in deepest_first:
+        depth = int(nodes[node, core.DEPTH])
+        counted = [child for child in children[node] if counts[child][0]]
+        total = sum(counts[child][0] for child in counted)
+        assert nodes[node, core.COUNT] == total, f"count of node {node}"
+        if counted:
+            latest = max(counts[child][1] for child in counted)
+            assert nodes[node, core.WITNESS] == latest, f"latest occurrence of node {node}"
+        counts[node] = (total, tree._witness(node))
+        ranked = sorted((counts[c], c) for c in counted if tokens[tree._witness(c) + depth] >= 0)[::-1]
+        best = [child for _, child in ranked[:MAX_BRANCHES]]
+        stored = nodes[node, core.BRANCH :].tolist()
+        assert stored == best + [0] * (MAX_BRANCHES - len(best)), f"branches of node {node}"
+
+
+def _check_match(tree: SuffixTree, tokens: IntArray, state: dict[str, int]) -> None:
+    """The active point spells the suffix that the match claims, at its canonical place."""
+    node, length = state["ACTIVE_NODE"], state["ACTIVE_LENGTH"]
+    depth = int(tree._nodes[node, core.DEPTH])
+    assert state["UNLINKED"] == 0, "a suffix link is missing"
+    assert depth + length == tree.match_len, "the active point is not at the end of the match"
+    match = tokens[len(tokens) - tree.match_len :]
+    below = node
+    if length:
+        slot = core.slot_of(tree._leaf_parent, tree._nodes, tree._table, node, int(match[depth]))
+        assert slot == state["ACTIVE_SLOT"], "the active edge is not where the table has it"
+        below = int(tree._table[slot, 1])
+        assert below < 0 or tree._nodes[below, core.DEPTH] > depth + length, "the active point is not canonical"
+    start = tree._witness(below)
+    assert np.array_equal(tokens[start : start + tree.match_len], match), "the active point spells something else"
