@@ -13,14 +13,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _load_reference() -> None:
-    """Make ``import reference`` work in every test without putting ``tests/`` (and its ``kernels``) on the path."""
-    spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
+def _load(name: str) -> None:
+    """Make ``import name`` work in every test without putting ``tests/`` (and its ``kernels``) on the path."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
 
 
-_load_reference()
+_load("reference")
+_load("support")

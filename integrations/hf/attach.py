@@ -231,7 +231,8 @@ def _take_stop_strings(model: PreTrainedModel, call: dict[str, Any]) -> list[Sto
     ``stop_strings=None`` in the call is the only way to silence a default of the model's own configuration.
     """
     given = call.get("generation_config")
-    strings = call.get("stop_strings") or (given and given.stop_strings) or model.generation_config.stop_strings
+    strings = (given and given.stop_strings) or model.generation_config.stop_strings
+    strings = call.get("stop_strings", strings)
     tokenizer = call.get("tokenizer")
     if not strings:
         return []

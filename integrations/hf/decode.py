@@ -69,8 +69,8 @@ def decode(
     """
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
+    _check(model, config, given_cache, input_ids.shape[0], logits_processor, request)
     prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
-    _check(model, config, given_cache, len(prompts), logits_processor, request, model_kwargs)
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
     rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
     target = Target(model, len(rows))
@@ -99,10 +99,9 @@ def _check(
     num_rows: int,
     processors: LogitsProcessorList,
     request: Request,
-    model_kwargs: dict[str, Any],
 ) -> None:
     check_model(model)
-    check_options(model, config, model_kwargs)
+    check_options(model, config)
     if cache is not None:
         check_cache(model, cache)
     if num_rows > 1 and request.streamer is not None:

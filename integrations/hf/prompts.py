@@ -42,12 +42,15 @@ class Prompts:
         """Take the prompt's arguments out of ``model_kwargs`` and check them.
 
         Raises:
-            Unsupported: positions of one's own, a mask that hides the last token, a cache beside padding.
+            Unsupported: other model arguments, positions of one's own, a mask that hides the last token, a cache beside padding.
         """
         mask = model_kwargs.pop("attention_mask", None)
         positions = model_kwargs.pop("position_ids", None)
         for name in ("logits_to_keep", "use_cache"):
             model_kwargs.pop(name, None)
+        unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
+        if unknown:
+            raise refuse(f"the model arguments {unknown}", model, "only token ids and an attention mask are handled")
         past = cache.get_seq_length() if cache is not None else 0
         length = input_ids.shape[1]
         covered = mask.shape[1] if mask is not None else getattr(config, "_mask_length", length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
 
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
@@ -44,12 +44,10 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def _takes_positions(model: PreTrainedModel) -> bool:
-    import inspect
-
     return "position_ids" in inspect.signature(model.forward).parameters
 
 
-def check_options(model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+def check_options(model: PreTrainedModel, config: GenerationConfig) -> None:
     """Raise Unsupported for generation options outside greedy decoding and sampling with a dynamic cache."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
@@ -64,9 +62,6 @@ def check_options(model: PreTrainedModel, config: GenerationConfig, model_kwargs
         raise refuse(f"cache_implementation={config.cache_implementation!r}", model, "only dynamic caches are")
     if getattr(config, "is_assistant", False):
         raise refuse("is_assistant=True", model, "an assistant drafts for another model")
-    unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
-    if unknown:
-        raise refuse(f"the model arguments {unknown}", model, "only token ids and an attention mask are handled")
 
 
 def check_cache(model: PreTrainedModel, cache: Cache) -> None:

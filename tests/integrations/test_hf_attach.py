@@ -1,0 +1,190 @@
+"""attach and detach in life: copies, threads, repeated calls, other people's ways of decoding."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import support  # noqa: E402
+
+import zerodraft  # noqa: E402
+
+
+def _fresh():
+    return copy.deepcopy(support.tiny("llama"))
+
+
+def test_attach_twice_and_detach_restore():
+    model = _fresh()
+    original = model.generate
+    assert zerodraft.attach(model) is model
+    zerodraft.attach(model, tie_guard="report")
+    assert model.generate.stats is None
+    zerodraft.detach(model)
+    assert "generate" not in vars(model)
+    assert model.generate == original
+    zerodraft.detach(model)
+    mine = lambda *args, **kwargs: "mine"  # noqa: E731
+    model.generate = mine
+    zerodraft.attach(model)
+    zerodraft.detach(model)
+    assert model.generate is mine
+
+
+def test_repeated_calls_share_nothing():
+    """The same object for P, P, Q, P: every call drafts and counts as the first did (CASES 1)."""
+    model = zerodraft.attach(_fresh())
+    p, q = support.prompt(1, 30), support.prompt(2, 24)
+    seen = []
+    for ids in (p, p, q, p):
+        output = model.generate(ids, max_new_tokens=40)
+        stats = model.generate.stats
+        seen.append((output.tolist(), stats.num_draft_tokens, stats.num_accepted_tokens, stats.num_decode_forwards))
+    assert seen[0] == seen[1] == seen[3] != seen[2]
+    assert seen[0][3] < 39
+
+
+def test_a_copy_generates_with_its_own_weights():
+    model = zerodraft.attach(_fresh())
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.lm_head.weight.neg_()
+    ids = support.prompt(1)
+    assert twin.generate.__self__ is twin
+    assert torch.equal(twin.generate(ids, max_new_tokens=20), support.plain(twin, ids, max_new_tokens=20))
+    assert torch.equal(model.generate(ids, max_new_tokens=20), support.plain(model, ids, max_new_tokens=20))
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again.generate(ids, max_new_tokens=20), support.plain(model, ids, max_new_tokens=20))
+    torch.save(model.state_dict(), io.BytesIO())
+
+
+def test_threads_do_not_mix():
+    model = zerodraft.attach(_fresh())
+    prompts = [support.prompt(seed, 20 + seed) for seed in range(6)]
+    lengths = [20 + 5 * index for index in range(6)]
+    expected = [support.plain(model, p, max_new_tokens=n) for p, n in zip(prompts, lengths)]
+    results = [None] * 6
+
+    def work(index):
+        for _ in range(3):
+            output = model.generate(prompts[index], max_new_tokens=lengths[index])
+            results[index] = (output, model.generate.stats.num_emitted_tokens)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index in range(6):
+        assert torch.equal(results[index][0], expected[index])
+        assert results[index][1] == lengths[index]
+    assert model.generate.stats is None  # this thread has not called
+
+
+def test_other_ways_of_decoding_are_left_alone():
+    model, ids = _fresh(), support.prompt(1, 30)
+    expected = support.plain(model, ids, max_new_tokens=20)
+    zerodraft.attach(model)
+    for options in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": support.tiny("llama")}):
+        assert torch.equal(model.generate(ids, max_new_tokens=20, **options), expected)
+        assert model.generate.stats is None
+    config = transformers.GenerationConfig(prompt_lookup_num_tokens=3, max_new_tokens=20, pad_token_id=0)
+    model.generate(ids, generation_config=config)
+    assert model.generate.stats is None
+    decode = zerodraft.speculate()
+    assert torch.equal(model.generate(ids, max_new_tokens=20, custom_generate=decode), expected)
+    assert decode.stats.num_emitted_tokens == 20
+
+
+def test_positional_arguments_and_configs():
+    model, ids = _fresh(), support.prompt(1, 30)
+    config = transformers.GenerationConfig(max_new_tokens=15, do_sample=True, temperature=0.8, pad_token_id=0)
+    expected = support.plain(model, ids, 4, generation_config=config)
+    zerodraft.attach(model, support.oracle(expected[0]))
+    torch.manual_seed(4)
+    assert torch.equal(model.generate(ids, config), expected)
+    torch.manual_seed(4)
+    assert torch.equal(model.generate(inputs=ids, generation_config=config), expected)
+    assert model.generate.stats.num_decode_forwards < 14
+
+
+def test_on_finish_and_failure_leave_sessions_closed():
+    closed = []
+
+    class Session:
+        def propose(self, max_tokens, max_depth=None):
+            raise RuntimeError("boom")
+
+        def finish(self, remember=False):
+            closed.append(remember)
+
+        def commit(self, draft, outcome):
+            pass
+
+    class Maker:
+        def begin(self, *args):
+            return Session()
+
+    model, ids = support.tiny("llama"), support.prompt(1)
+    with pytest.raises(RuntimeError, match="boom"):
+        support.ours(model, ids, Maker(), max_new_tokens=5, remember=True)
+    assert closed == [False]
+    got = []
+    decode = zerodraft.speculate(support.silent(), on_finish=got.append)
+    support.plain(model, ids, max_new_tokens=5, custom_generate=decode)
+    assert got == [decode.stats]
+
+
+def test_row_seeds_make_a_call_repeatable():
+    model, ids = support.tiny("llama"), support.prompt(1)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    runs = [support.ours(model, ids, None, max_new_tokens=20, do_sample=True, seeds=[seed])[0] for seed in (5, 5, 6)]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_tie_guard(do_sample):
+    """Real ties: "report" counts them, "on" decides them narrowly; the text stays plain's and no token is lost."""
+    model, ids = _fresh(), support.prompt(1)
+    with torch.no_grad():  # tokens come in twins with equal logits
+        model.lm_head.weight[1::2] = model.lm_head.weight[0:-1:2]
+    options = {"max_new_tokens": 30, "do_sample": do_sample}
+    expected = support.plain(model, ids, 3, **options)
+    counts = {}
+    for guard in ("off", "report", "on"):
+        got, stats = support.ours(model, ids, support.oracle(expected[0]), 3, {"tie_guard": guard}, **options)
+        assert torch.equal(got, expected)
+        assert stats.num_emitted_tokens == 30
+        counts[guard] = (stats.num_near_ties, stats.num_guard_stops, stats.num_decode_forwards)
+    assert counts["off"][:2] == (0, 0)
+    if not do_sample:  # under sampling noise twins are told apart
+        assert counts["report"][0] > 0
+        assert counts["on"][1] == counts["on"][0] > 0
+        assert counts["report"][1] == 0
+        assert counts["on"][2] > counts["report"][2]
+
+
+def test_tie_guard_refuses_processors_that_may_count_their_calls():
+    class Mine(transformers.LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            return scores
+
+    with pytest.raises(ValueError, match="Mine"):
+        support.ours(
+            support.tiny("llama"),
+            support.prompt(1),
+            support.silent(),
+            settings={"tie_guard": "on"},
+            max_new_tokens=3,
+            logits_processor=transformers.LogitsProcessorList([Mine()]),
+        )

@@ -1,0 +1,172 @@
+"""What is not decoded exactly is refused by option and class, before any token (CASES 24 and 29)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import support  # noqa: E402
+
+import zerodraft  # noqa: E402
+
+
+class _NoForward:
+    """Fails the test if the model computes anything while it is on."""
+
+    def __init__(self, model):
+        self.handle = model.register_forward_pre_hook(self.fail)
+
+    def fail(self, *_):
+        raise AssertionError("a forward ran before the refusal")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.handle.remove()
+
+
+OPTIONS = {
+    "num_beams=3": {"num_beams": 3},
+    "use_cache=False": {"use_cache": False},
+    "output_attentions": {"output_attentions": True, "return_dict_in_generate": True},
+    "output_hidden_states": {"output_hidden_states": True, "return_dict_in_generate": True},
+    "'static'": {"cache_implementation": "static"},
+    "'offloaded'": {"cache_implementation": "offloaded"},
+    "'quantized'": {"cache_implementation": "quantized"},
+    "position_ids": {"position_ids": torch.arange(5, 17)[None]},
+    "synced_gpus": {"synced_gpus": True},
+    "inputs_embeds": {"inputs_embeds": torch.zeros(1, 12, 32)},
+    "attention mask that ends in 0": {"attention_mask": torch.tensor([[1] * 11 + [0]])},
+}
+
+
+@pytest.mark.parametrize("named", OPTIONS)
+def test_options(named, monkeypatch):
+    from transformers.generation.utils import GenerationMixin
+
+    if named == "'quantized'":  # its backend is not installed here; what counts is our answer
+        monkeypatch.setattr(GenerationMixin, "_prepare_cache_for_generation", lambda *args, **kwargs: None)
+    model, ids = support.tiny("llama"), support.prompt(1)
+    with _NoForward(model), pytest.raises(ValueError, match=named) as caught:
+        support.ours(model, ids, support.silent(), max_new_tokens=5, **OPTIONS[named])
+    assert "LlamaForCausalLM" in str(caught.value)
+
+
+def test_contrastive_and_custom_generate_by_name():
+    model, ids = support.tiny("llama"), support.prompt(1)
+    with _NoForward(model), pytest.raises(ValueError):
+        support.ours(model, ids, support.silent(), max_new_tokens=5, penalty_alpha=0.6, top_k=4)
+
+
+@pytest.mark.parametrize("make", ["static", "offloaded"])
+def test_caches_handed_in(make):
+    model, ids = support.tiny("llama"), support.prompt(1)
+    cache = {
+        "static": lambda: transformers.StaticCache(config=model.config, max_cache_len=64),
+        "offloaded": lambda: transformers.DynamicCache(config=model.config, offloading=True),
+    }
+    try:
+        cache = cache[make]()
+    except (RuntimeError, AssertionError) as error:
+        pytest.skip(f"this cache cannot be built here: {error}")
+    with _NoForward(model), pytest.raises(ValueError, match=r"cache.*|offloaded"):
+        support.ours(model, ids, support.silent(), max_new_tokens=5, cache=cache)
+
+
+def test_a_cache_that_covers_the_whole_prompt():
+    model, ids = support.tiny("llama"), support.prompt(1)
+    cache = transformers.DynamicCache(config=model.config)
+    support.plain(model, ids, max_new_tokens=5, cache=cache)
+    with _NoForward(model), pytest.raises(ValueError, match="at least one must be unread"):
+        support.ours(model, ids, support.silent(), max_new_tokens=5, cache=cache)
+
+
+def _config(name):
+    return {
+        "bloom": lambda: transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=4),
+        "mamba": lambda: transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1),
+        "t5": lambda: transformers.T5Config(
+            vocab_size=97, d_model=32, d_ff=64, d_kv=8, num_layers=1, num_heads=4, decoder_start_token_id=0
+        ),
+        "falcon alibi": lambda: transformers.FalconConfig(
+            vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, alibi=True
+        ),
+        "qwen3-next": lambda: transformers.Qwen3NextConfig(
+            **support.SIZES, layer_types=["linear_attention", "full_attention"]
+        ),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["bloom", "mamba", "t5", "falcon alibi", "qwen3-next"])
+def test_models(name):
+    config = _config(name)
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model = auto.from_config(config).eval()
+    with pytest.raises(ValueError, match=type(model).__name__):
+        zerodraft.attach(model)
+    assert "generate" not in vars(model)
+    # generate itself runs an encoder before it calls us
+    quiet = contextlib.nullcontext() if config.is_encoder_decoder else _NoForward(model)
+    with quiet, pytest.raises(ValueError, match=type(model).__name__):
+        model.generate(support.prompt(1), max_new_tokens=4, custom_generate=zerodraft.speculate(support.silent()))
+
+
+def test_attention_without_tree_masks():
+    model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**support.SIZES)).eval()
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match="flex_attention"):
+        zerodraft.attach(model)
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"prediction_ids": [1, -100]}, "-100"),
+        ({"prediction_ids": [[1, 2], [3]]}, "one per row"),
+        ({"prediction_ids": torch.tensor([1.5])}, "float"),
+        ({"seeds": [1, 2]}, "expected 1, got 2"),
+    ],
+)
+def test_own_arguments(extra, named):
+    model, ids = support.tiny("llama"), support.prompt(1)
+    with _NoForward(model), pytest.raises(ValueError, match=named):
+        support.ours(model, ids, None, max_new_tokens=5, **extra)
+
+
+def test_settings():
+    model = support.tiny("llama")
+    with pytest.raises(ValueError, match="tie_guard"):
+        zerodraft.attach(model, tie_guard="maybe")
+    with pytest.raises(ValueError, match="not both"):
+        zerodraft.attach(model, support.silent(), policy=zerodraft.DraftPolicy())
+    assert "generate" not in vars(model)
+
+
+def test_a_draft_with_ids_the_model_does_not_have():
+    from zerodraft.lookup.draft import Draft
+
+    drafter = support.Scripted(lambda at, most, deep: Draft.chain([5000]))
+    with pytest.raises(ValueError, match="5000"):
+        support.ours(support.tiny("llama"), support.prompt(1), drafter, max_new_tokens=5)
+
+
+def test_drafters_that_ignore_the_limits_are_cut():
+    """Deeper than the row can use, or wider than the loop takes: text and length stay plain's."""
+    from zerodraft.lookup.draft import Draft
+
+    model, ids = support.tiny("llama"), support.prompt(1)
+    expected = support.plain(model, ids, max_new_tokens=10)
+    text = support.plain(model, ids, max_new_tokens=40)[0].tolist()
+    deep = support.Scripted(lambda at, most, deep: Draft.chain(text[at : at + 20]))
+    got, stats = support.ours(model, ids, deep, max_new_tokens=10)
+    assert torch.equal(got, expected)
+    assert stats.num_decode_forwards == 1
+    wide = support.Scripted(lambda at, most, deep: Draft.tree(range(90), [-1] * 90))
+    got, stats = support.ours(model, ids, wide, max_new_tokens=10)
+    assert torch.equal(got, expected)
+    assert stats.num_decode_forwards < 9
