@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _ngram_core as core
+from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.ngram_index import NgramIndex
-from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.policy import DraftPolicy, priors
 
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
 SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
@@ -60,7 +61,22 @@ class DraftSession:
     one, else of the prompt, and stays where it is when a draft is rejected as a whole.
     """
 
-    __slots__ = ("_drafter", "_index", "_is_finished", "_namespace", "_num_predicted", "_pointer", "_policy")
+    __slots__ = (
+        "_drafter",
+        "_expected",
+        "_first",
+        "_index",
+        "_is_finished",
+        "_namespace",
+        "_num_predicted",
+        "_pointer",
+        "_policy",
+        "_settings",
+        "_stood_down",
+        "_tables",
+        "_tables_for",
+        "_weights",
+    )
 
     def __init__(self, drafter: Drafter, prompt: IntArray, prediction: IntArray, namespace: str | None) -> None:
         self._drafter = drafter
@@ -74,6 +90,17 @@ class DraftSession:
         self._index.extend(prompt)
         self._pointer = 0
         self._is_finished = False
+        self._weights = priors()[1].copy()  # beliefs of this request alone: nothing is learned across requests
+        self._first = np.full(rule.NUM_FIRST, -1, np.int64)
+        self._expected = np.ones(2)
+        self._stood_down = [0, 0, 0, 0.0, 0.0]  # steps, without a match, stood down; tokens and cost expected there
+        self._settings = np.zeros(rule.NUM_SETTINGS, np.int64)
+        self._settings[rule.MIN_LEN] = self._policy.prompt_lookup_min
+        self._settings[rule.MAX_LEN] = self._policy.prompt_lookup_max
+        self._settings[rule.NUM_PREDICTED] = self._num_predicted
+        self._settings[rule.NUM_COPIES] = self._policy.max_branches
+        self._tables_for = (0, 0)
+        self._tables = self._policy.tables()
 
     @property
     def copy_pointer(self) -> int:
@@ -85,29 +112,77 @@ class DraftSession:
         """The session's own text: prediction, barrier, prompt, output."""
         return self._index
 
-    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
+    @property
+    def best_copy(self) -> tuple[int, int] | None:
+        """(arena position, match length) of the likeliest copy at the last ``propose``, drafted or not."""
+        if self._first[rule.AT_LENGTH] != len(self._index) or self._first[rule.POSITION] < 0:
+            return None
+        return int(self._first[rule.POSITION]), int(self._first[rule.MATCH])
+
+    @property
+    def stand_down_reason(self) -> str | None:
+        """Why most steps so far drafted nothing, in numbers; None if most of them did draft."""
+        steps, unmatched, stood_down, tokens, cost = self._stood_down
+        if 2 * (unmatched + stood_down) <= steps:
+            return None
+        if unmatched >= stood_down:
+            return f"stood down: nothing to copy at {unmatched} of {steps} steps"
+        return f"stood down: expected {tokens / stood_down:.2f} tokens for {cost / stood_down:.2f} cost"
+
+    def propose(self, max_tokens: int, max_depth: int | None = None, *, num_rows: int = 1) -> Draft:
         """Draft the likeliest continuation of the text so far.
 
-        Does not modify the session. Cost: microseconds, whatever the length of the text.
+        Changes nothing that a later ``propose`` could see. Cost: microseconds, whatever the length of the text.
 
         Args:
             max_tokens: upper bound on the number of nodes.
             max_depth: upper bound on the depth of every node (1: directly after the last token); None: no bound.
+            num_rows: rows that share the target's forward; the more, the less each of them drafts.
 
         Returns:
-            A chain; empty where nothing matches or the bounds leave no room.
+            A chain, or a tree of up to ``max_branches`` chains; empty where nothing matches, where drafting does not
+            pay (``stand_down_reason`` says why) or where the bounds leave no room.
 
         Raises:
-            ValueError: a negative bound.
+            ValueError: a negative bound, or num_rows below 1.
             RuntimeError: the session is finished.
         """
         self._check_running()
         if max_tokens < 0 or (max_depth is not None and max_depth < 0):
             raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
-        room = max_tokens if max_depth is None else min(max_tokens, max_depth)
-        index, policy = self._index, self._policy
-        if room == 0:
+        if max_tokens == 0 or max_depth == 0:
             return Draft.empty()
+        if self._policy.length_factor is not None:
+            return self._propose_chain(max_tokens if max_depth is None else min(max_tokens, max_depth))
+        index, settings = self._index, self._settings
+        length = len(index)
+        if self._tables_for != (num_rows, length.bit_length()):
+            self._tables = self._policy.tables(num_rows, length)
+            self._tables_for = (num_rows, length.bit_length())
+        room = min(max_tokens, self._policy.max_draft_tokens)
+        settings[rule.LENGTH] = length
+        settings[rule.POINTER] = self._pointer
+        settings[rule.MAX_NODES] = room
+        settings[rule.MAX_DEPTH] = room if max_depth is None else max_depth
+        block = np.empty((len(BLOCK_ROWS), room), np.int32)
+        breaks, prices, costs = self._tables
+        n = rule.propose(
+            index._tokens,
+            index._links,
+            settings,
+            self._weights,
+            breaks,
+            prices,
+            costs,
+            block,
+            self._first,
+            self._expected,
+        )
+        return Draft.from_block(block[:, :n]) if n else Draft.empty()
+
+    def _propose_chain(self, room: int) -> Draft:
+        """The fixed rule: ``length_factor`` tokens per matched token."""
+        index, policy = self._index, self._policy
         length = len(index)
         position, match = core.find_copy(
             index._tokens,
@@ -143,9 +218,27 @@ class DraftSession:
             if not 0 <= node < len(draft):
                 raise ValueError(f"path must hold nodes of the draft, in [0, {len(draft) - 1}], got {node}")
             origin = draft.origin_of(node)
+        before = len(self._index)
         self._index.extend(outcome.new_ids)
+        if self._first[rule.AT_LENGTH] == before:
+            self._learn(draft, outcome)
         if 0 <= origin < len(self._index):
             self._pointer = origin + 1
+
+    def _learn(self, draft: Draft, outcome: Outcome) -> None:
+        """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted."""
+        length, may_break = len(self._index), outcome.stop in ("rejected", "full")
+        agreed = rule.learn(self._index._tokens, length, may_break, self._first, self._tables.breaks, self._weights)
+        if agreed and not outcome.path:
+            self._pointer = int(self._first[rule.POSITION]) + agreed
+        tally = self._stood_down
+        tally[0] += 1
+        if self._first[rule.POSITION] < 0:
+            tally[1] += 1
+        elif not len(draft):
+            tally[2] += 1
+            tally[3] += self._expected.item(rule.EXPECTED_TOKENS)
+            tally[4] += self._expected.item(rule.EXPECTED_COST)
 
     def finish(self, remember: bool = False) -> None:
         """End the session; proposing or committing afterwards is an error. Finishing twice is not.

@@ -1,13 +1,26 @@
-"""DraftPolicy: how much to draft, and which of the earlier occurrences to copy."""
+"""DraftPolicy: which of the earlier occurrences to copy, how much, and when not to draft at all."""
 
 from __future__ import annotations
 
+import functools
+import json
 import operator
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 MAX_DRAFT_TOKENS: Final = 4096
 MAX_LOOKUP: Final = 4096
+MAX_BRANCHES: Final = 16
+MAX_ROWS: Final = 1 << 16
+NUM_STATES: Final = 513  # match lengths told apart: 1 to 512
+NUM_SOURCES: Final = 2  # context, prediction
+_PRIORS: Final = Path(__file__).with_name("priors.json")
 
 
 @dataclass(frozen=True)
@@ -15,26 +28,37 @@ class DraftPolicy:
     """Settings of a Drafter.
 
     The copy position is the one with the highest ``min(match_len, 32) - 0.2 · log2(1 + |position - pointer|)``, among
-    equals the latest; the copy pointer is where the last accepted copy ended. A copy is ``length_factor · match_len``
-    tokens long: a long match is strong evidence, and after a divergence drafts start short again.
+    equals the latest; the copy pointer is where the last accepted copy ended. The best few of them that go on
+    differently are the branches of the draft. A node is worth the probability that it is right times what its token
+    would cost in a later forward; nodes are taken by worth as long as their sum pays for the wider forward (see
+    docs/policy.md). Probabilities start from shipped priors and follow the text, within one session.
 
     Attributes:
+        cost: the target's CostCurve; "auto" stands for one measured by whoever runs the target, and where nobody does
+            for ``DEFAULT_CURVE``.
         max_draft_tokens: upper bound on the nodes of one draft, 1 to 4096.
-        length_factor: tokens drafted per matched token, above 0 and at most 4096.
+        max_branches: upper bound on the copies drafted side by side, 1 (chains only) to 16.
         prompt_lookup_min: shortest match that is drafted from, at least 1 (vLLM's name).
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096 (vLLM's name).
+        length_factor: None for the adaptive rule; a number, above 0 and at most 4096, for a chain of this many tokens
+            per matched token, whatever it costs.
 
     Raises:
         ValueError: an option outside its range, named with the value given.
     """
 
-    max_draft_tokens: int = 63
-    length_factor: float = 4.0
+    cost: CostCurve | str = "auto"
+    max_draft_tokens: int = 255
+    max_branches: int = 8
     prompt_lookup_min: int = 1
-    prompt_lookup_max: int = 64
+    prompt_lookup_max: int = 512
+    length_factor: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cost, CostCurve) and self.cost != "auto":
+            raise ValueError(f'cost must be a CostCurve or "auto", got {self.cost!r}')
         _check_int("max_draft_tokens", self.max_draft_tokens, 1, MAX_DRAFT_TOKENS)
+        _check_int("max_branches", self.max_branches, 1, MAX_BRANCHES)
         _check_int("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_LOOKUP)
         _check_int("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP)
         if self.prompt_lookup_min > self.prompt_lookup_max:
@@ -42,12 +66,62 @@ class DraftPolicy:
                 "prompt_lookup_min must not exceed prompt_lookup_max, "
                 f"got {self.prompt_lookup_min} and {self.prompt_lookup_max}"
             )
-        if not 0 < self.length_factor <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"length_factor must be in (0, {MAX_DRAFT_TOKENS}], got {self.length_factor}")
+        if self.length_factor is not None and not 0 < self.length_factor <= MAX_DRAFT_TOKENS:
+            raise ValueError(f"length_factor must be None or in (0, {MAX_DRAFT_TOKENS}], got {self.length_factor}")
+
+    @property
+    def curve(self) -> CostCurve:
+        """The cost curve in force."""
+        return DEFAULT_CURVE if isinstance(self.cost, str) else self.cost
 
     def draft_length(self, match_len: int, room: int) -> int:
-        """Number of tokens to draft from a match of ``match_len`` tokens where ``room`` nodes are allowed."""
-        return min(room, self.max_draft_tokens, max(1, int(self.length_factor * match_len)))
+        """Tokens a ``length_factor`` drafts from a match of ``match_len`` tokens where ``room`` nodes are allowed."""
+        factor = 1.0 if self.length_factor is None else self.length_factor
+        return min(room, self.max_draft_tokens, max(1, int(factor * match_len)))
+
+    def tables(self, num_rows: int = 1, context: int = 0) -> Tables:
+        """What the adaptive rule looks up; solved once per process for each curve, cap, power of two of rows and of
+        context (milliseconds), then found in a nanosecond-cheap cache."""
+        curve = self.curve
+        _check_int("num_rows", num_rows, 1, MAX_ROWS)
+        rounded = 1 << max(context - 1, 1).bit_length() if curve.long_points else 0
+        return _tables(curve, self.max_draft_tokens, 1 << (num_rows - 1).bit_length(), rounded)
+
+
+class Tables(NamedTuple):
+    """Read-only tables of the propose kernel; shapes and meaning in ``_policy_core``."""
+
+    breaks: npt.NDArray[np.float64]
+    prices: npt.NDArray[np.float64]
+    costs: npt.NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=1)
+def priors() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return (breaks (kinds, NUM_STATES), log weights (NUM_SOURCES, kinds)) as shipped in priors.json."""
+    content: dict[str, Any] = json.loads(_PRIORS.read_text(encoding="utf-8"))
+    at, knots = np.log(np.arange(1, NUM_STATES)), np.log(content["match_lens"])
+    breaks = np.ones((len(content["kinds"]), NUM_STATES))
+    for row, kind in zip(breaks, content["kinds"]):
+        row[1:] = np.exp(np.interp(at, knots, np.log(kind["breaks"])))
+    weights = np.log([[kind["weight"] for kind in content["kinds"]]] * NUM_SOURCES)
+    return _frozen(breaks), _frozen(weights)
+
+
+@functools.lru_cache(maxsize=256)
+def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Tables:
+    from zerodraft.lookup import _policy_core as core  # compiles on import: only sessions need it
+
+    breaks, _ = priors()
+    costs = curve.shared_by(num_rows).table(max_nodes + 1, context or None)
+    prices = np.zeros_like(breaks)
+    core.solve_prices(breaks, costs, max_nodes, prices)
+    return Tables(breaks, _frozen(prices), _frozen(costs))
+
+
+def _frozen(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    array.flags.writeable = False
+    return array
 
 
 def _check_int(name: str, value: int, low: int, high: int) -> None:

@@ -6,7 +6,7 @@ import importlib
 import time
 from typing import Final
 
-CORES: Final = ("zerodraft.lookup._ngram_core",)
+CORES: Final = ("zerodraft.lookup._ngram_core", "zerodraft.lookup._policy_core")
 
 
 def warm_up() -> float:

@@ -23,6 +23,8 @@ policies = st.builds(
     prompt_lookup_max=st.integers(3, 40),
 )
 
+fixed_rule = DraftPolicy(length_factor=4.0, max_draft_tokens=63)
+
 
 def reference_draft(session: reference.Session, policy: DraftPolicy, room: int):
     return session.propose(
@@ -73,7 +75,7 @@ def test_nothing_to_continue_is_an_empty_draft(text):
     [([5, 5], [5, 5, 5, 5]), ([5, 5, 5], [5] * 8), ([1, 2, 3, 1, 2], [3, 1, 2, 3, 1, 2, 3, 1]), ([0, 0], [0] * 4)],
 )
 def test_a_copy_goes_on_into_itself(text, expected):
-    assert Drafter().begin(text).propose(63).token_ids.tolist() == expected
+    assert Drafter(policy=fixed_rule).begin(text).propose(63).token_ids.tolist() == expected
 
 
 def test_a_minimum_beyond_the_text_drafts_nothing():
@@ -93,7 +95,7 @@ def test_the_barrier_neither_matches_nor_is_drafted():
 
 def test_the_prediction_is_followed_from_its_beginning():
     prediction = list(range(10, 40))
-    session = Drafter().begin([1, 2, 3], prediction)
+    session = Drafter(policy=fixed_rule).begin([1, 2, 3], prediction)
     session.commit(Draft.empty(), Outcome(path=(), new_ids=(10,), stop="full"))
     output = [10]
     num_steps = 0
@@ -126,13 +128,13 @@ def test_the_pointer_stays_on_a_full_rejection_and_ignores_foreign_drafts():
 @pytest.mark.parametrize("budget", [0, 1, 2, 7, 64])
 def test_the_budget_is_a_limit(budget):
     text = [token for i in range(200) for token in (1, 2, 3, 100 + i)]
-    session = Drafter(policy=DraftPolicy(length_factor=1000)).begin([*text, 1, 2, 3])
+    session = Drafter(policy=DraftPolicy(length_factor=1000, max_draft_tokens=63)).begin([*text, 1, 2, 3])
     assert len(session.propose(budget)) == min(budget, 63)
     assert len(session.propose(64, max_depth=budget)) == min(budget, 63)
 
 
 def test_requests_share_nothing():
-    used, fresh = Drafter(), Drafter()
+    used, fresh = Drafter(policy=fixed_rule), Drafter(policy=fixed_rule)
     first = used.begin([1, 2, 3, 4, 1, 2])
     first.commit(first.propose(8), Outcome(path=(0,), new_ids=(3, 9), stop="rejected"))
     first.finish()

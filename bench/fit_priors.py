@@ -1,0 +1,78 @@
+"""Make lookup/priors.json: how often copies break, by matched length, in a few kinds of text.
+
+Replays the train split one token at a time, counts for every trace how often the best copy was right after m matched
+tokens, and fits a mixture of kinds to these counts (expectation maximisation; every trace weighs the same).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import replay
+
+from zerodraft.lookup.draft import Draft, Outcome
+from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.policy import DraftPolicy
+
+MATCH_LENS = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512]
+NUM_KINDS, NUM_ROUNDS, PSEUDO_TOKENS = 4, 200, 3.0
+
+
+def count_breaks(prompt, output, prediction) -> tuple[np.ndarray, np.ndarray]:
+    """Return (right, wrong), each (len(MATCH_LENS),), for the best copy before every token but the first."""
+    counts = np.zeros((2, len(MATCH_LENS)))
+    session = Drafter(policy=DraftPolicy(max_branches=1)).begin(prompt, prediction)
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=(int(output[0]),), stop="full"))
+    for token in output[1:].tolist():
+        session.propose(1)
+        best = session.best_copy
+        if best is not None:
+            position, match_len = best
+            bucket = int(np.searchsorted(MATCH_LENS, match_len, side="right")) - 1
+            counts[int(session.index.token_ids[position] != token), bucket] += 1
+        session.commit(Draft.empty(), Outcome(path=(), new_ids=(token,), stop="rejected"))
+    return counts[0], counts[1]
+
+
+def fit(right: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return break probabilities (kinds, lengths) and the weight of each kind from counts (traces, lengths)."""
+    pooled = np.clip(wrong.sum(0) / np.maximum(right.sum(0) + wrong.sum(0), 1.0), 1e-3, 0.95)
+    rate = (wrong.sum(1) + 1) / (right.sum(1) + wrong.sum(1) + 2)
+    rank = np.argsort(np.argsort(rate)) * NUM_KINDS // len(rate)
+    share = np.eye(NUM_KINDS)[rank] * 0.9 + 0.1 / NUM_KINDS
+    for _ in range(NUM_ROUNDS):
+        num_wrong, num_right = share.T @ wrong, share.T @ right
+        breaks = (num_wrong + PSEUDO_TOKENS * pooled) / (num_wrong + num_right + PSEUDO_TOKENS)
+        weight = share.mean(0)
+        score = wrong @ np.log(breaks).T + right @ np.log(1 - breaks).T + np.log(weight + 1e-9)
+        share = np.exp(score - score.max(1, keepdims=True))
+        share /= share.sum(1, keepdims=True)
+    order = np.argsort((breaks / np.array(MATCH_LENS)).sum(1))
+    return breaks[order], weight[order]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    replay.add_arguments(parser)
+    traces = [trace for trace in replay.load(parser.parse_args()) if trace.split == "train"]
+    counts = [count_breaks(trace.prompt, trace.output, trace.prediction) for trace in traces]
+    breaks, weight = fit(np.array([right for right, _ in counts]), np.array([wrong for _, wrong in counts]))
+    priors = {
+        "about": "Probability that a copy breaks at the next token after m matched ones, by kind of text. Made by "
+        f"bench/fit_priors.py from {len(traces)} traces of the train split (bench/workloads.py).",
+        "match_lens": MATCH_LENS,
+        "kinds": [
+            {"weight": round(float(w), 4), "breaks": [round(float(b), 5) for b in row]}
+            for w, row in zip(weight, breaks)
+        ],
+    }
+    path = Path(__file__).parent.parent / "lookup" / "priors.json"
+    path.write_text(json.dumps(priors, indent=1) + "\n", encoding="utf-8")
+    print(path.read_text())
+
+
+if __name__ == "__main__":
+    main()

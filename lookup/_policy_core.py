@@ -1,0 +1,300 @@
+"""Kernels of the adaptive policy: where a copy may go on, what each drafted node is worth, what an outcome teaches.
+
+Arrays:
+    breaks float64 (kinds, states)   breaks[k, m]: probability that a copy breaks at the next token after m matched
+                                     ones, in text of kind k; m is cut at states - 1. Index 0 is unused.
+    prices float64 (kinds, states)   prices[k, m]: forwards saved by having the token that follows state m already.
+    costs float64 (rows,)            costs[r]: cost of one forward over r positions, costs[1] == 1.
+    weights float64 (sources, kinds) log-probability, up to a constant, of each kind for copies from each source.
+
+The file imports no kernels of other files: numba's cache would not notice their changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from zerodraft.lookup._jit import I32_2D, I64, READ_I32, READ_I32_2D, kernel
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+F64: Final = types.Array(types.float64, 1, "C")
+F64_2D: Final = types.Array(types.float64, 2, "C")
+READ_F64: Final = types.Array(types.float64, 1, "C", readonly=True)
+READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
+
+WINDOW: Final = 128  # every position this close to the copy pointer is considered
+LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
+SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
+MAX_COPIES: Final = 16  # most branches at the root
+RANK_PENALTY: Final = 1.2  # measured: after j better candidates failed, one holds 1 / (1 + 1.2 j) of its usual chance
+MIN_PROB: Final = 0.01  # a node less likely than this is never drafted: no curve is measured that finely
+MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
+WORTH_FACTOR: Final = 1.1  # drafting slightly too much costs less than slightly too little
+MAX_DOUBT: Final = 6.0  # no kind's log weight falls further below the best: text may change its kind at any time
+
+# settings int64: what the propose kernel is told about the session.
+LENGTH, POINTER, MIN_LEN, MAX_LEN, NUM_PREDICTED, MAX_NODES, MAX_DEPTH, NUM_COPIES, NUM_SETTINGS = range(9)
+# first int64: the best candidate of the last proposal (POSITION -1: none), which is compared with what came even if it
+# was not drafted.
+AT_LENGTH, POSITION, MATCH, SOURCE, NUM_FIRST = range(5)
+EXPECTED_TOKENS, EXPECTED_COST = 0, 1
+ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = range(6)
+CONTEXT, PREDICTION = 0, 1
+
+
+@kernel(types.void(READ_F64_2D, READ_F64, types.int64, F64_2D))
+def solve_prices(breaks: Floats, costs: Floats, max_nodes: int, prices: Floats) -> None:
+    """Solve backwards, for every kind and match length, the cheapest way to verify the rest of a copied run.
+
+    toll[m] = min over n of costs[1 + n] + P(n + 1 more tokens match) · toll[m + n + 1] is the expected cost until the
+    run breaks; what a token at state m saves is toll[m] - P(the next one matches) · toll[m + 1].
+    Cost: kinds · states · max_nodes steps.
+    """
+    num_states = breaks.shape[1]
+    last = num_states - 1
+    toll = np.zeros(num_states)
+    for kind in range(breaks.shape[0]):
+        stay = 1.0 - breaks[kind, last]
+        survive, best = 1.0, np.inf
+        for n in range(max_nodes + 1):
+            survive *= stay
+            best = min(best, costs[1 + n] / (1.0 - survive))
+        toll[last] = best
+        for m in range(last - 1, 0, -1):
+            survive, best = 1.0, np.inf
+            for n in range(max_nodes + 1):
+                survive *= 1.0 - breaks[kind, min(m + n, last)]
+                best = min(best, costs[1 + n] + survive * toll[min(m + n + 1, last)])
+            toll[m] = best
+        for m in range(1, num_states):
+            prices[kind, m] = toll[m] - (1.0 - breaks[kind, m]) * toll[min(m + 1, last)]
+
+
+@kernel(types.int64(READ_I32, types.int64, types.int64, types.int64))
+def match_length(tokens: Ints, length: int, position: int, max_len: int) -> int:
+    """Number of tokens before ``position`` that equal the last ones of the text, at most ``max_len``."""
+    most = min(position, max_len)
+    for i in range(most):
+        token = tokens[length - 1 - i]
+        if token < 0 or tokens[position - 1 - i] != token:
+            return i
+    return most
+
+
+@kernel(types.boolean(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64))
+def is_better(match_a: int, distance_a: int, at_a: int, match_b: int, distance_b: int, at_b: int) -> bool:
+    """True if match - log2(1 + distance) / 5 is higher for a, or equal and a stands later; in exact integers."""
+    lead = match_a - match_b
+    if lead > 6:  # 32 ** 7 is more than any distance
+        return True
+    if lead < -6:
+        return False
+    left, right = 1 + distance_a, 1 + distance_b
+    if lead >= 0:
+        right <<= 5 * lead
+    else:
+        left <<= -5 * lead
+    return left < right or (left == right and at_a > at_b)
+
+
+@kernel(types.int64(READ_I32, types.int64, types.int64, types.int64, types.int64, types.int64, I64, I64))
+def add_copy(
+    tokens: Ints, pointer: int, position: int, match: int, found: int, room: int, at: Longs, lens: Longs
+) -> int:
+    """Insert a candidate into the list, best first, one per next token; return how many there are now."""
+    token = tokens[position]
+    slot = found
+    for j in range(found):
+        if tokens[at[j]] == token:
+            slot = j
+            break
+    distance = abs(position - pointer)
+    if slot < found or found == room:
+        slot = min(slot, found - 1)
+        if at[slot] == position or not is_better(
+            match, distance, position, lens[slot], abs(at[slot] - pointer), at[slot]
+        ):
+            return found
+    else:
+        found += 1
+    while slot > 0 and is_better(match, distance, position, lens[slot - 1], abs(at[slot - 1] - pointer), at[slot - 1]):
+        at[slot], lens[slot] = at[slot - 1], lens[slot - 1]
+        slot -= 1
+    at[slot], lens[slot] = position, match
+    return found
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, I64, I64, I64))
+def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Longs) -> int:
+    """List the places where the text may be copied on from, best first, one per next token; return how many.
+
+    Candidates are all positions within WINDOW of the pointer and the LIMIT newest occurrences of the last four tokens
+    and of the last one; matches are capped at SCORE_CAP for the ranking and measured up to MAX_LEN afterwards. Where a
+    match reaches the cap near the pointer it is the only candidate: what else there is would not be worth a node.
+    """
+    length, pointer, min_len = settings[LENGTH], settings[POINTER], settings[MIN_LEN]
+    if length < 2 or tokens[length - 1] < 0:
+        return 0
+    cap = min(settings[MAX_LEN], SCORE_CAP)
+    room = min(settings[NUM_COPIES], MAX_COPIES)
+    newest = tokens[length - 1]
+    found = 0
+    for distance in range(WINDOW + 1):
+        if found and lens[0] == cap:
+            break  # nothing farther away can be better
+        for side in range(2 if distance else 1):
+            position = pointer + distance if side == 0 else pointer - distance
+            if position < 1 or position >= length or tokens[position - 1] != newest or tokens[position] < 0:
+                continue
+            match = match_length(tokens, length, position, cap)
+            if match >= min_len:
+                found = add_copy(tokens, pointer, position, match, found, room, at, lens)
+    if found and lens[0] == cap:
+        found = 1
+    else:
+        for family in range(1, -1, -1):
+            last, seen = links[family, length - 1], 0
+            while last >= 0 and seen < LIMIT:
+                seen += 1
+                position = last + 1
+                last = links[family, last]
+                if tokens[position] < 0:
+                    continue
+                match = match_length(tokens, length, position, cap)
+                if match >= min_len:
+                    found = add_copy(tokens, pointer, position, match, found, room, at, lens)
+    for j in range(found):
+        if lens[j] == cap:
+            lens[j] = match_length(tokens, length, at[j], settings[MAX_LEN])
+    return found
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, I64, READ_F64_2D, READ_F64_2D, READ_F64_2D, READ_F64, I32_2D, I64, F64))
+def propose(
+    tokens: Ints,
+    links: Ints,
+    settings: Longs,
+    weights: Floats,
+    breaks: Floats,
+    prices: Floats,
+    costs: Floats,
+    block: Ints,
+    first: Longs,
+    expected: Floats,
+) -> int:
+    """Write the best draft into the columns of ``block``; return its number of nodes.
+
+    Every node is worth the probability that it is reached and right times the price of its token. Nodes are taken by
+    worth, parents first; the draft ends where the sum of their worth exceeds the extra cost of the forward most.
+    ``first`` gets the best candidate; ``expected`` the expected tokens and the cost of what was drafted or, where
+    nothing was, of the best draft that did not pay.
+    """
+    num_kinds, last = breaks.shape[0], breaks.shape[1] - 1
+    at, lens = np.empty(MAX_COPIES, np.int64), np.empty(MAX_COPIES, np.int64)
+    found = find_copies(tokens, links, settings, at, lens)
+    length = settings[LENGTH]
+    first[AT_LENGTH], first[POSITION] = length, -1
+    expected[EXPECTED_TOKENS] = expected[EXPECTED_COST] = 1.0
+    if not found:
+        return 0
+    first[POSITION], first[MATCH] = at[0], lens[0]
+    first[SOURCE] = PREDICTION if at[0] < settings[NUM_PREDICTED] else CONTEXT
+
+    chance = np.empty((MAX_COPIES, num_kinds))  # that the candidate's next node is reached and right, by kind
+    prob, worth = np.empty(MAX_COPIES), np.empty(MAX_COPIES)
+    taken, tip = np.zeros(MAX_COPIES, np.int64), np.full(MAX_COPIES, -1, np.int64)
+    belief, rest = np.empty(num_kinds), np.empty(num_kinds)
+    top, total = weights[first[SOURCE], 0], 0.0
+    for kind in range(num_kinds):
+        top = max(top, weights[first[SOURCE], kind])
+    for kind in range(num_kinds):
+        belief[kind] = np.exp(weights[first[SOURCE], kind] - top)
+        total += belief[kind]
+    for kind in range(num_kinds):
+        rest[kind] = belief[kind] / total
+    for j in range(found):
+        state = min(lens[j], last)
+        after = min(state + 1, last)
+        prob[j] = worth[j] = 0.0
+        for kind in range(num_kinds):
+            chance[j, kind] = rest[kind] * (1.0 - breaks[kind, state]) / (1.0 + RANK_PENALTY * j)
+            rest[kind] -= chance[j, kind]
+            prob[j] += chance[j, kind]
+            worth[j] += chance[j, kind] * prices[kind, after]
+
+    probs = block[ROW_PROB].view(np.float32)
+    max_nodes = min(settings[MAX_NODES], block.shape[1])
+    gain, tokens_then = 0.0, 1.0
+    best_gain, best_n, best_any = MIN_GAIN, 0, -np.inf
+    n = 0
+    while n < max_nodes:
+        best = -1
+        for j in range(found):
+            if prob[j] >= MIN_PROB and taken[j] < settings[MAX_DEPTH] and (best < 0 or worth[j] > worth[best]):
+                best = j
+        if best < 0:
+            break
+        depth = taken[best]
+        token = tokens[at[best] + depth % (length - at[best])]  # past its end the copy goes on into itself
+        if token < 0:
+            prob[best] = 0.0  # a barrier: nothing to copy behind it
+            continue
+        block[ROW_TOKEN, n] = token
+        block[ROW_PARENT, n] = tip[best]
+        block[ROW_MATCH, n] = lens[best]
+        block[ROW_ORIGIN, n] = at[best] + depth
+        block[ROW_SOURCE, n] = PREDICTION if at[best] < settings[NUM_PREDICTED] else CONTEXT
+        probs[n] = prob[best]
+        tip[best] = n
+        taken[best] = depth + 1
+        n += 1
+        gain += worth[best] * WORTH_FACTOR
+        tokens_then += prob[best]
+        net = gain - (costs[1 + n] - costs[1])
+        if net > best_any:
+            best_any = net
+            expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
+        if net > best_gain:
+            best_gain, best_n = net, n
+        state = min(lens[best] + depth + 1, last)
+        after = min(state + 1, last)
+        prob[best] = worth[best] = 0.0
+        for kind in range(num_kinds):
+            chance[best, kind] *= 1.0 - breaks[kind, state]
+            prob[best] += chance[best, kind]
+            worth[best] += chance[best, kind] * prices[kind, after]
+    return best_n
+
+
+@kernel(types.int64(READ_I32, types.int64, types.boolean, I64, READ_F64_2D, F64_2D))
+def learn(tokens: Ints, length: int, may_break: bool, first: Longs, breaks: Floats, weights: Floats) -> int:
+    """Compare what came with the best candidate; shift belief among the kinds; return the number of tokens that agree.
+
+    ``tokens[first[AT_LENGTH] : length]`` came. A disagreement counts only if ``may_break``.
+    """
+    if first[POSITION] < 0:
+        return 0
+    num_kinds, last = breaks.shape[0], breaks.shape[1] - 1
+    row = weights[first[SOURCE]]
+    start, agreed = first[AT_LENGTH], 0
+    for i in range(length - start):
+        same = tokens[first[POSITION] + i] == tokens[start + i]
+        if not same and not may_break:
+            break
+        state = min(first[MATCH] + i, last)
+        for kind in range(num_kinds):
+            row[kind] += np.log(1.0 - breaks[kind, state] if same else breaks[kind, state])
+        if not same:
+            break
+        agreed += 1
+    floor = row.max() - MAX_DOUBT
+    for kind in range(num_kinds):
+        row[kind] = max(row[kind], floor)
+    return agreed
