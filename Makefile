@@ -13,6 +13,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+test-matrix: $(VENV)/.test
+	ZERODRAFT_TEST_MATRIX=all $(BIN)/python -m pytest -n 2 tests/integrations/test_hf_matrix.py
+
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest bench --benchmark-only
 

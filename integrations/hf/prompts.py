@@ -42,7 +42,7 @@ class Prompts:
         """Take the prompt's arguments out of ``model_kwargs`` and check them.
 
         Raises:
-            Unsupported: other model arguments, positions of one's own, a mask that hides the last token, a cache beside padding.
+            Unsupported: other model arguments, positions of one's own, a hidden last token, a cache beside padding.
         """
         mask = model_kwargs.pop("attention_mask", None)
         positions = model_kwargs.pop("position_ids", None)
