@@ -25,7 +25,11 @@ MAX_DRAFT_NODES = 512  # the loop's own ceiling; what is worth drafting below it
 
 
 class Session(Protocol):
-    """What the loop needs of a draft session; ``zerodraft.DraftSession`` is the one people use."""
+    """What the loop needs of a draft session; ``zerodraft.DraftSession`` is the one people use.
+
+    A session with an attribute ``num_topk`` > 0 gets that many of the target's likeliest tokens at every computed
+    position in ``Outcome.topk``.
+    """
 
     def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft: ...
 
@@ -198,7 +202,9 @@ class _Loop:
         self._stats.prefill_seconds += time.perf_counter() - started
         self._stats.num_prefill_forwards += 1
         drafts = [Draft.empty()] * len(self.running)
-        self._settle([self._walk(row, draft, after) for row, draft, after in zip(self.running, drafts, logits)], drafts)
+        self._settle(
+            [self._walk(index, draft, after) for index, (draft, after) in enumerate(zip(drafts, logits))], drafts
+        )
 
     def step(self) -> None:
         """One forward for all running rows: up to a whole draft plus one token each."""
@@ -209,9 +215,7 @@ class _Loop:
         self._stats.num_decode_forwards += 1
         self._stats.num_positions += logits.shape[0] * logits.shape[1]
         started = time.perf_counter()
-        outcomes = [
-            self._walk(row, draft, logits[index]) for index, (row, draft) in enumerate(zip(self.running, drafts))
-        ]
+        outcomes = [self._walk(index, draft, logits[index]) for index, draft in enumerate(drafts)]
         for index, outcome in enumerate(outcomes):
             # The last emitted token is not in the cache yet: it is the next forward's root.
             entries = [0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)]
@@ -232,10 +236,14 @@ class _Loop:
         self._stats.draft_seconds += time.perf_counter() - started
         return drafts
 
-    @staticmethod
-    def _walk(row: Row, draft: Draft, logits: torch.Tensor) -> Outcome:
-        """Let the row go down its draft. ``logits`` (positions, V): row 0 after the root, row i + 1 after node i."""
+    def _walk(self, index: int, draft: Draft, logits: torch.Tensor) -> Outcome:
+        """Let a row go down its draft. ``logits`` (positions, V): row 0 after the root, row i + 1 after node i."""
+        row = self.running[index]
         is_wide = len(draft) > 0
+        num_topk = getattr(self._sessions[index], "num_topk", 0)
+        topk = (
+            torch.topk(logits[: 1 + len(draft)], num_topk).indices.to("cpu", torch.int32).numpy() if num_topk else None
+        )
         done = walk(
             draft.token_ids.tolist(),
             draft.parents.tolist(),
@@ -243,7 +251,7 @@ class _Loop:
             lambda node: row.step(logits[node + 1 : node + 2], is_wide=is_wide),
         )
         row.is_guarded = done.stop == "guard"
-        return Outcome(path=done.path, new_ids=done.new_ids, stop=done.stop)  # type: ignore[arg-type]
+        return Outcome(path=done.path, new_ids=done.new_ids, stop=done.stop, topk=topk)  # type: ignore[arg-type]
 
     def _settle(self, outcomes: list[Outcome], drafts: list[Draft], *, is_prefill: bool = True) -> None:
         """Tell sessions and statistics what happened; finished rows leave the forward."""

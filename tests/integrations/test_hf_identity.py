@@ -130,3 +130,27 @@ def test_statistics_of_a_scripted_run_are_exact():
     assert stats.mean_acceptance_length == pytest.approx(1 + 6 / 4)
     assert stats.draft_acceptance_rate == pytest.approx(6 / 9)
     assert [outcome.stop for _, outcome in drafter.log] == ["full", "full", "rejected", "full", "full", "length"]
+
+
+def test_a_session_that_asks_gets_the_likeliest_tokens_everywhere():
+    """``Outcome.topk``: after the root and after every node, rejected ones and the prefill's last position included."""
+    model, ids = support.tiny("llama"), support.prompt(2)
+    text = support.plain(model, ids, max_new_tokens=20)[0]
+    drafter = support.adversary(text, 5)
+    begin = drafter.begin
+    drafter.begin = lambda *given: _with_topk(begin(*given))
+    got, stats = support.ours(model, ids, drafter, max_new_tokens=20)
+    assert got[0].tolist() == text.tolist()
+    assert stats.num_decode_forwards < 19
+    at = 12
+    for draft, outcome in drafter.log:
+        assert outcome.topk.shape == (1 + len(draft), 4)
+        with torch.no_grad():
+            alone = model(torch.tensor([[*text[:at].tolist(), *draft.token_ids.tolist()]])).logits[0, at - 1 :]
+        assert outcome.topk.tolist() == alone.topk(4).indices.tolist()
+        at += len(outcome.new_ids)
+
+
+def _with_topk(session):
+    session.num_topk = 4
+    return session
