@@ -56,6 +56,7 @@ HELD_OUT_PACKAGES = {
 }
 SUMMARIES = ("aclsum", "0.1.2")
 
+DEFAULT_CACHE = Path.home() / ".cache" / "zerodraft" / "workloads"
 MIN_LINES, MAX_LINES, MAX_CHANGED_LINES, SMALL_EDIT = 20, 400, 80, 30
 MAX_FILES_PER_PACKAGE = {"edits": 16, "continuation": 8, "agents": 2}
 MAX_SUMMARIES = 120
@@ -232,7 +233,7 @@ def _summary_traces(wheel: zipfile.ZipFile) -> Iterator[Trace]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "zerodraft" / "workloads")
+    parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE)
     cache = parser.parse_args().cache
     for kind, traces in build(cache).items():
         path = cache / f"{kind}.jsonl"
