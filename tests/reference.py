@@ -225,7 +225,7 @@ def path_to(node: int, parents: list[int]) -> list[int]:
 def greedy_walk(
     picks: list[int], token_ids: list[int], parents: list[int], verify: list[bool]
 ) -> tuple[list[int], int]:
-    """(accepted nodes, next token), where ``picks[0]`` is the target's token after the root, ``picks[i + 1]`` after i."""
+    """(accepted nodes, next token); ``picks[0]`` is the target's token after the root, ``picks[i + 1]`` after i."""
     node, path = -1, []
     while True:
         token = picks[node + 1]
@@ -365,3 +365,43 @@ class SuffixOracle:
                 node = drafted[node][1]
             follow(len(drafted) - 1, path[::-1], best[2])
         return drafted
+
+
+# ---- lookup: the memory of earlier texts -----------------------------------------------------------------------------
+
+
+class Memory:
+    """Texts in the order they came; the oldest leave first."""
+
+    def __init__(self, max_tokens: int, min_len: int, min_prob: float) -> None:
+        self.max_tokens, self.min_len, self.min_prob = max_tokens, min_len, min_prob
+        self.texts: list[tuple[object, str | None, list[int]]] = []  # (identity, namespace, tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens held."""
+        return sum(len(tokens) for _, _, tokens in self.texts)
+
+    def add(self, tokens: list[int], namespace: str | None) -> None:
+        """Keep one text, of a long one the end."""
+        tokens = tokens[-self.max_tokens :]
+        self.evict_to(self.max_tokens - len(tokens))
+        self.texts += [(object(), namespace, tokens)] if tokens else []
+
+    def evict_to(self, num_tokens: int) -> None:
+        """Drop oldest texts until at most so many tokens are left."""
+        while self.num_tokens > num_tokens:
+            del self.texts[0]
+
+    def propose(self, context: list[int], max_tokens: int, namespace: str | None, max_match: int = 64) -> list[int]:
+        """What followed the longest match of the end of the context, the newest among equals."""
+        best: tuple[int, list[int]] = (0, [])
+        for _, owner, text in self.texts:
+            for place in range(1, len(text)):
+                n = 0
+                while n < min(place, len(context), max_match) and text[place - 1 - n] == context[-1 - n]:
+                    n += 1
+                if owner == namespace and n >= max(self.min_len, best[0]):
+                    best = n, text[place:]
+        n, rest = best
+        return [token for i, token in enumerate(rest[:max_tokens]) if n / (n + i + 1.0) >= self.min_prob]
