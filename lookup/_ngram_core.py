@@ -23,13 +23,18 @@ from numba import types
 from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
 
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+READ_I64: Final = types.Array(types.int64, 1, "C", readonly=True)
+READ_U8: Final = types.Array(types.uint8, 1, "C", readonly=True)
 
 ORDER: Final = 4  # length of the long n-gram whose occurrences are chained
 BARRIER: Final = -1
+MAX_PROBES: Final = 4096  # looking up a key in a stranger's table ends; three quarters full, none needs so many
 SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
 LENGTH, USED_1, USED_N, RUN = 0, 1, 2, 3
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5  # draft.BLOCK_ROWS
 
+# The hash functions are part of the file format of the memory: a change needs a new version there.
 # Positions are used as unsigned numbers in the hot loops: numba then leaves out the test for Python's negative indices,
 # and with the counters in local variables a build is several times faster.
 U1: Final = np.uint64(1)
@@ -130,6 +135,19 @@ def match_length(tokens: Ints, length: int, position: int, max_len: int) -> int:
     for i in range(most):
         token = tokens[ours]
         if token < 0 or tokens[theirs] != token:
+            return i
+        ours -= U1
+        theirs -= U1
+    return most
+
+
+@kernel(types.int64(READ_I32, types.int64, READ_I32, types.int64, types.int64))
+def common_suffix(context: Ints, num_context: int, tokens: Ints, position: int, max_len: int) -> int:
+    """As ``match_length``, for the end of a text that is not in the arena and holds no barrier."""
+    most = min(position, max_len, num_context)
+    ours, theirs = np.uint64(num_context - 1), np.uint64(position - 1)
+    for i in range(most):
+        if tokens[theirs] != context[ours]:
             return i
         ours -= U1
         theirs -= U1
@@ -248,6 +266,154 @@ def copy_chain(tokens: Ints, length: int, position: int, match: int, source: int
         out[ROW_ORIGIN, i] = position + i
         out[ROW_SOURCE, i] = source
     return int(out.shape[1])
+
+
+@kernel(types.int64(READ_U8, READ_I64, types.int64, types.int64, types.int64, types.int64))
+def unchecked_block(checked: npt.NDArray[np.uint8], bases: Longs, shift: int, array: int, first: int, last: int) -> int:
+    """A block of the file that holds elements ``first`` to ``last`` of an array and is not yet checked; -1: none.
+
+    The range is shorter than a block, so that looking at both of its ends is enough.
+    """
+    block = (bases[array] + 4 * first) >> shift
+    if checked[block] == 0:
+        return int(block)
+    block = (bases[array] + 4 * last) >> shift
+    return -1 if checked[block] else int(block)
+
+
+@kernel(
+    types.UniTuple(types.int64, 2)(
+        READ_I32,
+        READ_I32,
+        READ_I32_2D,
+        READ_I32,
+        READ_I32,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        READ_U8,
+        READ_I64,
+        types.int64,
+    )
+)
+def find_stored(
+    context: Ints,
+    tokens: Ints,
+    links: Ints,
+    heads_1: Ints,
+    heads_n: Ints,
+    length: int,
+    floor: int,
+    limit: int,
+    min_len: int,
+    max_len: int,
+    checked: npt.NDArray[np.uint8],
+    bases: Longs,
+    shift: int,
+) -> tuple[int, int]:
+    """Find the end of another text in an arena: (position to copy from, match length), (-1, 0) if it is not there.
+
+    The longest match of at least ``min_len`` tokens among the ``limit`` newest occurrences of the last ORDER tokens
+    (of the last token, if none is there and ``min_len`` allows it), among equals the newest, at or after ``floor``.
+
+    The arena may be a file that nobody has vouched for: every number read from it is checked before it is used as an
+    index, and a position of -2 - b asks the caller to check block b and call again.
+    """
+    best, best_match = -1, 0
+    num_context = len(context)
+    for family in range(1, -1, -1):
+        order = ORDER if family else 1
+        heads = heads_n if family else heads_1
+        if num_context < order or best >= 0 or (family == 0 and min_len >= ORDER):
+            continue
+        mask = np.uint64(len(heads) - 1)
+        end = np.uint64(num_context - 1)
+        slot = (hash_n(context, end) if family else hash_1(context, end)) & mask
+        last = -1
+        for _ in range(min(len(heads), MAX_PROBES)):
+            block = unchecked_block(checked, bases, shift, 3 + family, np.int64(slot), np.int64(slot))
+            if block >= 0:
+                return -2 - block, 0
+            head = heads[slot]
+            if head < order - 1 or head >= length:
+                break
+            block = unchecked_block(checked, bases, shift, 0, head - order + 1, head)
+            if block >= 0:
+                return -2 - block, 0
+            if common_suffix(context, num_context, tokens, head + 1, order) == order:
+                last = head
+                break
+            slot = (slot + U1) & mask
+        seen = 0
+        while last >= floor and seen < limit and best_match < max_len:
+            seen += 1
+            position = last + 1
+            if position >= length:
+                break
+            block = unchecked_block(checked, bases, shift, 0, max(0, position - max_len), position)
+            if block < 0:
+                block = unchecked_block(checked, bases, shift, 1 + family, last, last)
+            if block >= 0:
+                return -2 - block, 0
+            match = common_suffix(context, num_context, tokens, position, max_len)
+            if tokens[position] >= 0 and match >= min_len and match > best_match:
+                best, best_match = position, match
+            before = links[family, last]
+            last = before if before < last else np.int64(-1)
+    return best, best_match
+
+
+@kernel(
+    types.int64(
+        READ_I32,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.float64,
+        READ_U8,
+        READ_I64,
+        types.int64,
+        I32_2D,
+    )
+)
+def copy_stored(
+    tokens: Ints,
+    length: int,
+    position: int,
+    match: int,
+    source: int,
+    min_prob: float,
+    checked: npt.NDArray[np.uint8],
+    bases: Longs,
+    shift: int,
+    out: Ints,
+) -> int:
+    """As ``copy_chain``, from an arena that is not the session's: no origin, no self-overlap, no unlikely nodes.
+
+    Returns how many nodes were written, or -2 - b to have block b checked first.
+    """
+    most = min(out.shape[1], length - position)
+    if most < 1:
+        return 0
+    block = unchecked_block(checked, bases, shift, 0, position, position + most - 1)
+    if block >= 0:
+        return -2 - block
+    probs = out[ROW_PROB].view(np.float32)
+    for i in range(most):
+        token = tokens[position + i]
+        prob = match / (match + i + 1.0)
+        if token < 0 or prob < min_prob:
+            return i
+        out[ROW_TOKEN, i] = token
+        out[ROW_PARENT, i] = i - 1
+        probs[i] = prob
+        out[ROW_MATCH, i] = match
+        out[ROW_ORIGIN, i] = -1
+        out[ROW_SOURCE, i] = source
+    return int(most)
 
 
 @kernel(types.boolean(READ_I32, types.int64, types.int64, types.int64))

@@ -49,6 +49,27 @@ class NgramIndex:
         self._heads_n = np.full(_FIRST_SLOTS, -1, np.int32)
         self._meta = np.zeros(4, np.int64)
 
+    @classmethod
+    def over(
+        cls, *, tokens: IntArray, links: IntArray, heads_1: IntArray, heads_n: IntArray, used: tuple[int, int]
+    ) -> NgramIndex:
+        """An index that reads these arrays, as saved by another; read-only ones (a mapped file) are never written.
+
+        Args:
+            tokens, links: int32 (n,) and (2, n), full to the last position, which is a barrier.
+            heads_1, heads_n: int32, the tables; their lengths are powers of two.
+            used: occupied slots of both tables.
+        """
+        index = object.__new__(cls)
+        index._tokens, index._links, index._heads_1, index._heads_n = tokens, links, heads_1, heads_n
+        index._meta = np.array([len(tokens), *used, 0], np.int64)
+        return index
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """Occupied slots of the tables of single tokens and of 4-grams: the numbers of different ones."""
+        return int(self._meta[core.USED_1]), int(self._meta[core.USED_N])
+
     def __len__(self) -> int:
         """Number of positions, barriers included."""
         return int(self._meta[core.LENGTH])

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from zerodraft.integrations.hf.attach import attach, detach, speculate
     from zerodraft.lookup.draft import Draft, Outcome
     from zerodraft.lookup.drafter import Drafter, DraftSession
+    from zerodraft.lookup.memory import DraftMemory
     from zerodraft.lookup.ngram_index import NgramIndex
     from zerodraft.lookup.policy import DraftPolicy
+    from zerodraft.lookup.segment_file import MemoryFileError
     from zerodraft.lookup.stats import GenerationStats
     from zerodraft.lookup.suffix_tree import SuffixTree
     from zerodraft.lookup.warm_up import warm_up
@@ -32,6 +34,8 @@ _HOME_OF = {
     "DraftSession": "zerodraft.lookup.drafter",
     "DraftPolicy": "zerodraft.lookup.policy",
     "NgramIndex": "zerodraft.lookup.ngram_index",
+    "DraftMemory": "zerodraft.lookup.memory",
+    "MemoryFileError": "zerodraft.lookup.segment_file",
     "SuffixTree": "zerodraft.lookup.suffix_tree",
     "warm_up": "zerodraft.lookup.warm_up",
     "GenerationStats": "zerodraft.lookup.stats",
@@ -42,10 +46,12 @@ _HOME_OF = {
 
 __all__ = [
     "Draft",
+    "DraftMemory",
     "DraftPolicy",
     "DraftSession",
     "Drafter",
     "GenerationStats",
+    "MemoryFileError",
     "NgramIndex",
     "Outcome",
     "SuffixTree",

@@ -1,0 +1,146 @@
+"""Manifest: which segment files make up a shared memory directory, in which order, and how much of each is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from zerodraft.lookup.segment_file import MemoryFileError
+
+FORMAT: Final = "zerodraft-memory"
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+LOCK: Final = "lock"
+SUFFIX: Final = ".zdseg"
+_NAME: Final = re.compile(r"[0-9a-f]{1,64}\.zdseg")
+_MAX_BYTES: Final = 1 << 26
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One segment file.
+
+    Attributes:
+        name: file name in the same directory.
+        first_live: number of its texts that were dropped since it was written.
+    """
+
+    name: str
+    first_live: int
+
+
+def read_manifest(directory: Path) -> list[Entry]:
+    """Return the entries, oldest first; none where there is no manifest yet.
+
+    Raises:
+        MemoryFileError: not a manifest, of another version, or damaged.
+    """
+    path = directory / MANIFEST
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise MemoryFileError(f"{path}: too large for a manifest")
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (ValueError, RecursionError) as error:
+        raise MemoryFileError(f"{path}: not a manifest: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise MemoryFileError(f"{path}: not a manifest of a zerodraft memory")
+    if content.get("version") != VERSION:
+        raise MemoryFileError(f"{path}: version {content.get('version')!r}, this zerodraft reads version {VERSION}")
+    segments = content.get("segments")
+    if not isinstance(segments, list) or content.get("crc32") != _sum(segments):
+        raise MemoryFileError(f"{path}: damaged")
+    return [_entry(path, fields) for fields in segments]
+
+
+def write_manifest(directory: Path, entries: list[Entry]) -> None:
+    """Replace the manifest as a whole; a crash leaves the old one or the new one. Call with the directory locked."""
+    segments = [asdict(entry) for entry in entries]
+    content = {"format": FORMAT, "version": VERSION, "segments": segments, "crc32": _sum(segments)}
+    partial = directory / f"{MANIFEST}.partial"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, directory / MANIFEST)
+    sync_directory(directory)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in the directory durable, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_unlisted(directory: Path, entries: list[Entry]) -> None:
+    """Delete segment files that no entry names: replaced ones, and what a killed writer left. Call when locked."""
+    listed = {entry.name for entry in entries}
+    for path in directory.iterdir():
+        if path.name not in listed and _NAME.fullmatch(path.name.removesuffix(".partial")):
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the directory's writer lock; the system releases it when the process dies. Readers need no lock."""
+    with open(directory / LOCK, "a+b") as file:
+        _lock(file)
+        try:
+            yield
+        finally:
+            _unlock(file)
+
+
+def _entry(path: Path, fields: Any) -> Entry:
+    if (
+        isinstance(fields, dict)
+        and set(fields) == {"name", "first_live"}
+        and isinstance(fields["name"], str)
+        and _NAME.fullmatch(fields["name"])  # a name can never point out of the directory
+        and type(fields["first_live"]) is int
+        and fields["first_live"] >= 0
+    ):
+        return Entry(**fields)
+    raise MemoryFileError(f"{path}: impossible entry {str(fields)[:80]!r}")
+
+
+def _sum(segments: list[Any]) -> int:
+    return zlib.crc32(json.dumps(segments, sort_keys=True).encode())
+
+
+try:
+    import fcntl
+
+    def _lock(file: Any) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _unlock(file: Any) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+except ModuleNotFoundError:  # Windows
+    import msvcrt
+
+    def _lock(file: Any) -> None:
+        file.seek(0)
+        while True:
+            try:
+                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]  # waits for 10 s
+                return
+            except OSError:
+                continue
+
+    def _unlock(file: Any) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]

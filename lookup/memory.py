@@ -1,0 +1,429 @@
+"""DraftMemory: texts of earlier requests, to draft from in later ones; capped, namespaced, persistent, shared."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence, Sized
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
+from zerodraft.lookup.manifest import (
+    MANIFEST,
+    SUFFIX,
+    Entry,
+    locked,
+    read_manifest,
+    remove_unlisted,
+    sync_directory,
+    write_manifest,
+)
+from zerodraft.lookup.segment import Segment
+from zerodraft.lookup.segment_file import MemoryFileError, open_segment, write_segment
+from zerodraft.lookup.shelf import Shelf
+
+MAX_MATCH: Final = 64  # matches are measured up to this many tokens
+SEARCH_LIMIT: Final = 32  # newest occurrences looked at in each segment
+_NUM_REREADS: Final = 20
+
+TokenIds = Sequence[int] | npt.NDArray[np.integer]
+
+
+class StoredMatch(NamedTuple):
+    """Where the end of a context occurred in a memory: copy from ``position`` of ``segment``."""
+
+    segment: Segment
+    position: int
+    match_len: int
+
+
+class DraftMemory:
+    """Finished texts of earlier requests, drafted from when the end of the current text occurs in one of them.
+
+    Never more than ``max_tokens`` tokens: the oldest texts go first, at a cost that does not depend on what is stored.
+    A text is only ever drafted in the namespace it was added to; ``None`` is a namespace like any other. Thread-safe.
+
+    With a directory the memory outlives the process and is shared: ``save`` publishes what was added here, ``refresh``
+    takes in what others published. Any number of processes may read and write one directory; files are never changed
+    once they are written, only added and removed. A file is checked before its content is used, so a directory from a
+    stranger can at worst draft nonsense (which the target model rejects) or raise MemoryFileError. The one thing a
+    stranger must not do is to shorten a file while it is mapped.
+
+    >>> memory = DraftMemory(max_tokens=100)
+    >>> memory.add([1, 2, 3, 4, 5, 6, 7], namespace="alice")
+    >>> memory.propose([2, 3, 4, 5], max_tokens=8, namespace="alice").token_ids.tolist()
+    [6, 7]
+    >>> memory.propose([2, 3, 4, 5], max_tokens=8, namespace="bob").token_ids.tolist()
+    []
+    """
+
+    def __init__(
+        self,
+        max_tokens: int = 1_000_000,
+        *,
+        min_match_len: int = 4,
+        min_prob: float = 0.2,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Start empty, or with what ``directory`` holds; it is created where it does not exist.
+
+        Args:
+            max_tokens: cap on the stored tokens, 1 to 2**30.
+            min_match_len: shortest match that is drafted from, 1 to 64; below 4 the last token alone is looked up too.
+            min_prob: nodes with a lower estimated probability, in [0, 1], are not drafted.
+            directory: where the memory is kept; it then holds at most ``max_tokens`` too.
+
+        Raises:
+            ValueError: an option outside its range.
+            MemoryFileError: the directory holds a file that is cut, damaged, foreign or of another version.
+        """
+        self.max_tokens: Final = _int_in("max_tokens", max_tokens, 1, 2**30)
+        self.min_match_len: Final = _int_in("min_match_len", min_match_len, 1, MAX_MATCH)
+        if not 0 <= min_prob <= 1:
+            raise ValueError(f"min_prob must be in [0, 1], got {min_prob!r}")
+        self.min_prob: Final = float(min_prob)
+        self._lock = threading.RLock()  # the shelf; held for microseconds
+        self._file_lock = threading.Lock()  # one save, refresh or clear of the directory at a time
+        self._shelf = Shelf(self.max_tokens)
+        self._last_stamp = 0
+        self._directory: Path | None = None
+        self._listed: dict[str, Segment] = {}  # files of the manifest as last read, those evicted here included
+        self._manifest_stamp: tuple[int, int, int] | None = None
+        if directory is not None:
+            self._bind(directory)
+            self.refresh()
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        max_tokens: int = 1_000_000,
+        *,
+        min_match_len: int = 4,
+        min_prob: float = 0.2,
+        verify: bool = False,
+    ) -> DraftMemory:
+        """Open a saved memory; with ``verify`` every byte is checked now, otherwise each block when it is first used.
+
+        Raises:
+            MemoryFileError: there is no memory, or its files are not sound.
+        """
+        if not (Path(directory) / MANIFEST).exists():
+            raise MemoryFileError(f"{os.fspath(directory)}: no memory here")
+        memory = cls(max_tokens, min_match_len=min_match_len, min_prob=min_prob, directory=directory)
+        if verify:
+            for segment in memory._shelf:
+                segment.blocks.check_all()
+        return memory
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the memory is kept, None while it lives in this process only."""
+        return self._directory
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that can be drafted from."""
+        return self._shelf.num_tokens
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all indexes, those mapped from files included."""
+        with self._lock:
+            return sum(segment.index.nbytes for segment in self._shelf)
+
+    @property
+    def namespaces(self) -> tuple[str | None, ...]:
+        """Namespaces that hold something."""
+        with self._lock:
+            return self._shelf.namespaces
+
+    def add(self, ids: TokenIds, namespace: str | None = None) -> None:
+        """Store one text, dropping the oldest ones where the cap asks for it.
+
+        Of a text longer than the whole memory the end is kept. Cost: O(len(ids)), tens of nanoseconds per token.
+
+        Raises:
+            ValueError: ids that are not integers in [0, 2**31 - 1]; the memory is then unchanged.
+        """
+        tokens = as_token_ids(ids)
+        _check_namespace(namespace)
+        if len(tokens):
+            with self._lock:
+                self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
+                self._shelf.add(tokens, namespace, self._last_stamp)
+
+    def preload(
+        self,
+        texts: Iterable[TokenIds],
+        namespace: str | None = None,
+        *,
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> int:
+        """Store many texts, such as a code base; return the number of tokens read.
+
+        ``progress(done, total)`` is called after every text, counted in texts; total is None for a generator.
+        """
+        total = len(texts) if isinstance(texts, Sized) else None
+        num_tokens = 0
+        for done, text in enumerate(texts, 1):
+            tokens = as_token_ids(text)
+            self.add(tokens, namespace)
+            num_tokens += len(tokens)
+            if progress is not None:
+                progress(done, total)
+        return num_tokens
+
+    def evict(self, num_tokens: int) -> int:
+        """Drop the oldest texts until ``num_tokens`` tokens are gone; return how many went. Cost: O(texts dropped)."""
+        _int_in("num_tokens", num_tokens, 0, 2**62)
+        with self._lock:
+            before = self._shelf.num_tokens
+            self._shelf.evict_to(max(0, before - num_tokens))
+            return before - self._shelf.num_tokens
+
+    def clear(self, namespace: str | None) -> int:
+        """Drop everything of one namespace, from the directory too; return the number of tokens dropped here.
+
+        Other processes go on drafting from what they have mapped until they refresh.
+        """
+        _check_namespace(namespace)
+        with self._file_lock:
+            before = sum(segment.num_live_tokens for segment in self._shelf.of(namespace))
+            if self._directory is not None:
+                self._clear_files(self._directory, namespace)
+            with self._lock:
+                self._shelf.clear(namespace)
+            return before
+
+    def match(self, context: TokenIds, namespace: str | None = None) -> StoredMatch | None:
+        """Find the longest match of the end of ``context``, the newest among equals; None if there is none.
+
+        Raises:
+            MemoryFileError: a file turned out to be damaged; it is not used again.
+        """
+        _check_namespace(namespace)
+        return self._match(as_token_ids(context)[-MAX_MATCH:], namespace)
+
+    def propose(self, context: TokenIds, max_tokens: int, namespace: str | None = None) -> Draft:
+        """Draft what followed the longest match of the end of ``context``, as a chain of source MEMORY.
+
+        Cost: a microsecond per segment of the namespace, of which there are about ten.
+
+        Raises:
+            ValueError: max_tokens below 0, or bad ids.
+            MemoryFileError: a file turned out to be damaged; it is not used again.
+        """
+        if max_tokens < 0:
+            raise ValueError(f"max_tokens must not be negative, got {max_tokens}")
+        _check_namespace(namespace)
+        return self._propose(as_token_ids(context)[-MAX_MATCH:], max_tokens, namespace)
+
+    def save(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Publish what was added since the last save, and take in what others published.
+
+        A crash at any point leaves the directory as it was before or as it is after. Small segments are merged on the
+        way, so the number of files stays logarithmic however often this is called.
+
+        Args:
+            directory: where to; needed once, if the memory was made without one.
+
+        Raises:
+            ValueError: no directory, or another one than before.
+            MemoryFileError: the directory holds unsound files. OSError: it cannot be written.
+        """
+        if directory is not None:
+            self._bind(directory)
+        if self._directory is None:
+            raise ValueError("save needs a directory: none was given, here or before")
+        with self._file_lock, locked(self._directory):
+            with self._lock:
+                ours = [segment for segment in self._shelf if segment.name is None]
+                for segment in ours:
+                    segment.name = ""  # sealed: what is added from now on goes into a new segment
+            try:
+                self._publish(self._directory, ours)
+            except BaseException:
+                for segment in ours:
+                    segment.name = None
+                raise
+
+    def refresh(self) -> bool:
+        """Take in what other processes published or removed; return whether anything changed. Cost if not: one stat.
+
+        Raises:
+            ValueError: the memory has no directory.
+            MemoryFileError: unsound files; what was known before stays in use.
+        """
+        if self._directory is None:
+            raise ValueError("refresh needs a memory with a directory")
+        with self._file_lock:
+            stamp = _stamp_of(self._directory / MANIFEST)
+            if stamp == self._manifest_stamp:
+                return False
+            self._show(self._open_listed(self._directory), stamp, [])
+            return True
+
+    def check_integrity(self) -> None:
+        """Recount everything; AssertionError if something contradicts. Cost: O(number of tokens)."""
+        with self._lock:
+            self._shelf.check_integrity()
+
+    def _match(self, context: IntArray, namespace: str | None) -> StoredMatch | None:
+        best: StoredMatch | None = None
+        with self._lock:
+            for segment in reversed(self._shelf.of(namespace)):
+                try:
+                    position, match = segment.find(context, SEARCH_LIMIT, self.min_match_len, MAX_MATCH)
+                except MemoryFileError:
+                    self._shelf.discard(segment)
+                    raise
+                if position >= 0 and (best is None or match > best.match_len):
+                    best = StoredMatch(segment, position, match)
+                    if match == MAX_MATCH:
+                        break
+        return best
+
+    def _propose(self, context: IntArray, max_tokens: int, namespace: str | None) -> Draft:
+        with self._lock:
+            found = self._match(context, namespace) if max_tokens else None
+            if found is None:
+                return Draft.empty()
+            block = np.empty((len(BLOCK_ROWS), min(max_tokens, 4096)), np.int32)
+            try:
+                n = found.segment.copy_from(found.position, found.match_len, self.min_prob, block)
+            except MemoryFileError:
+                self._shelf.discard(found.segment)
+                raise
+        return Draft.from_block(block[:, :n]) if n else Draft.empty()
+
+    def _bind(self, directory: str | os.PathLike[str]) -> None:
+        path = Path(directory).resolve()
+        if self._directory not in (None, path):
+            raise ValueError(f"this memory is kept in {self._directory}, got {path}")
+        path.mkdir(parents=True, exist_ok=True)
+        self._directory = path
+
+    def _open_listed(self, directory: Path) -> list[Segment]:
+        """The segments of the manifest in its order; what was evicted or found damaged here stays so."""
+        for _ in range(_NUM_REREADS):
+            entries = read_manifest(directory)
+            try:
+                return [_opened(directory, entry, self._listed) for entry in entries]
+            except FileNotFoundError as error:  # removed between reading the manifest and opening: read it again
+                missing = error
+        raise MemoryFileError(f"{missing.filename}: listed, but missing")
+
+    def _publish(self, directory: Path, ours: list[Segment]) -> None:
+        """Write ``ours`` and the manifest that names them; the directory is locked."""
+        shelf = Shelf(self.max_tokens)
+        for segment in self._open_listed(directory):
+            shelf.append(segment)
+        for segment in ours:
+            with self._lock:
+                live = segment.copy()
+            if live.is_empty:
+                continue
+            name = uuid.uuid4().hex + SUFFIX
+            write_segment(directory / name, _merged(shelf, live))
+            shelf.append(open_segment(directory / name))
+        _list(directory, shelf)
+        self._show(list(shelf), _stamp_of(directory / MANIFEST), ours)
+
+    def _clear_files(self, directory: Path, namespace: str | None) -> None:
+        with locked(directory):
+            shelf = Shelf(self.max_tokens)
+            for segment in self._open_listed(directory):
+                if segment.namespace != namespace:
+                    shelf.append(segment)
+            _list(directory, shelf)
+            self._show(list(shelf), _stamp_of(directory / MANIFEST), [])
+
+    def _show(self, listed: list[Segment], stamp: tuple[int, int, int] | None, replaced: list[Segment]) -> None:
+        """Draft from the listed segments and from those in memory that are not among them yet."""
+        with self._lock:
+            shelf = Shelf(self.max_tokens)
+            unsaved = [segment for segment in self._shelf if segment.name in (None, "") and segment not in replaced]
+            for segment in (*listed, *unsaved):
+                shelf.append(segment)
+            self._shelf = shelf
+            self._listed = {segment.name: segment for segment in listed if segment.name}
+            self._manifest_stamp = stamp
+
+
+def _list(directory: Path, shelf: Shelf) -> None:
+    """Make the directory hold exactly the files of the shelf; it is locked."""
+    entries = [Entry(segment.name, segment.first_live) for segment in shelf if segment.name]
+    if entries != read_manifest(directory) or not (directory / MANIFEST).exists():
+        sync_directory(directory)
+        write_manifest(directory, entries)
+    remove_unlisted(directory, entries)
+
+
+def _opened(directory: Path, entry: Entry, known: dict[str, Segment]) -> Segment:
+    segment = known.get(entry.name)
+    if segment is None:
+        path = directory / entry.name
+        if not path.exists():
+            raise FileNotFoundError(2, "no such file", str(path))
+        segment = open_segment(path)
+    if entry.first_live > segment.num_texts:
+        raise MemoryFileError(f"{directory / entry.name}: {entry.first_live} of {segment.num_texts} texts dropped")
+    segment = segment.copy()
+    segment.first_live = max(segment.first_live, entry.first_live)
+    return segment
+
+
+def _merged(shelf: Shelf, segment: Segment) -> Segment:
+    """``segment`` after the last ones of its namespace that are at most twice its size, taken off the shelf."""
+    older: list[Segment] = []
+    num_tokens = segment.num_live_tokens
+    for before in reversed(shelf.of(segment.namespace)):
+        total = num_tokens + before.num_live_tokens
+        if before.num_live_tokens > 2 * num_tokens or total > shelf.max_segment_tokens:
+            break
+        try:
+            before.blocks.check_all()
+        except MemoryFileError:
+            break  # a damaged file is left to itself, so that it does not stop every save
+        num_tokens = total
+        older.append(before)
+    if not older:
+        return segment
+    merged = Segment(segment.namespace)
+    for part in (*reversed(older), segment):
+        for ids, stamp in part.live_texts():
+            merged.add(ids, stamp)
+    for before in older:
+        shelf.remove(before)
+    return merged
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _check_namespace(namespace: object) -> None:
+    if namespace is not None and not isinstance(namespace, str):
+        raise ValueError(f"namespace must be a string or None, got {namespace!r}")
+
+
+def _int_in(name: str, value: int, low: int, high: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, got {value!r}") from None
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+    return number

@@ -1,0 +1,230 @@
+"""Segment files: written once, renamed into place, read through mmap, never trusted. The format: docs/memory.md."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup.ngram_index import NgramIndex
+from zerodraft.lookup.segment import Segment
+
+MAGIC: Final = b"ZDRAFTSG"
+VERSION: Final = 1
+BLOCK_BYTES: Final = 1 << 16
+# magic, version, header bytes, arena length, number of texts, slots and used slots of both tables, block bytes,
+# length of the namespace in bytes, CRC-32 of the header from here on with this field as zero.
+_HEADER: Final = struct.Struct("<8sIIQQQQQQIII")
+_NO_NAMESPACE: Final = 0xFFFFFFFF
+_MAX_LENGTH: Final = 2**31 - 1
+_MAX_NAMESPACE: Final = 1 << 16
+
+
+class MemoryFileError(RuntimeError):
+    """A memory file that is cut, damaged, of another version or not one of ours; nothing of it was loaded."""
+
+
+class FileBlocks:
+    """The checksums of one mapped file, verified block by block when a block is first read."""
+
+    shift = BLOCK_BYTES.bit_length() - 1
+
+    def __init__(
+        self, path: Path, payload: memoryview, sums: npt.NDArray[np.uint32], bases: npt.NDArray[np.int64]
+    ) -> None:
+        self.checked = np.zeros(len(sums), np.uint8)
+        self.bases = bases
+        self._path = path
+        self._payload = payload
+        self._sums = sums
+
+    def check(self, block: int) -> None:
+        """Verify one block of 64 KiB.
+
+        Raises:
+            MemoryFileError: its checksum is wrong.
+        """
+        data = self._payload[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
+        if zlib.crc32(data) != int(self._sums[block]):
+            raise MemoryFileError(f"{self._path}: block {block} of {len(self._sums)} is damaged")
+        self.checked[block] = 1
+
+    def check_all(self) -> None:
+        """Verify every block that has not been verified yet. Cost: about a millisecond per megabyte."""
+        for block in np.flatnonzero(self.checked == 0):
+            self.check(int(block))
+
+
+def write_segment(path: Path, segment: Segment) -> int:
+    """Write all live texts of a segment to a new file; return its size in bytes.
+
+    The file appears under its name complete or not at all: it is written beside it, synced and renamed.
+    """
+    _refuse_big_endian()
+    segment = compacted(segment)
+    index = segment.index
+    payload, _ = _layout(len(index), segment.num_texts, len(index._heads_1), len(index._heads_n))
+    arrays: tuple[npt.NDArray[Any], ...] = (
+        index._tokens[: len(index)],
+        index._links[0, : len(index)],
+        index._links[1, : len(index)],
+        index._heads_1,
+        index._heads_n,
+        np.asarray(segment.ends, np.int64),
+        np.asarray(segment.stamps, np.int64),
+    )
+    data = bytearray(payload[-1])
+    for at, array in zip(payload, arrays):
+        data[at : at + array.nbytes] = array.tobytes()
+    sums = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
+    header = _header(segment, sums)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
+        file.write(header)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    return len(header) + len(data)
+
+
+def open_segment(path: Path) -> Segment:
+    """Map a segment file. Cost: its header, text ends and stamps are read; the rest when it is first used.
+
+    Raises:
+        MemoryFileError: the file is missing, cut, of another version, or its header is damaged or impossible.
+    """
+    _refuse_big_endian()
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < _HEADER.size:
+                raise MemoryFileError(f"{path}: too short to be a memory file")
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise MemoryFileError(f"{path}: no such file") from None
+    return _parse(path, mapped)
+
+
+def compacted(segment: Segment) -> Segment:
+    """The segment itself if all its texts are alive, else a new one of those that are."""
+    if segment.first_live == 0:
+        return segment
+    fresh = Segment(segment.namespace)
+    for ids, stamp in segment.live_texts():
+        fresh.add(ids, stamp)
+    return fresh
+
+
+def _parse(path: Path, mapped: memoryview) -> Segment:
+    magic, version, header_bytes, length, num_texts, slots_1, slots_n, used_1, used_n, block_bytes, name_bytes, crc = (
+        _HEADER.unpack_from(mapped)
+    )
+    if magic != MAGIC:
+        raise MemoryFileError(f"{path}: not a memory file of zerodraft")
+    if version != VERSION:
+        raise MemoryFileError(f"{path}: version {version}, this zerodraft reads version {VERSION}")
+    possible = (
+        block_bytes == BLOCK_BYTES
+        and 0 < num_texts < length <= _MAX_LENGTH
+        and _is_table(slots_1, used_1)
+        and _is_table(slots_n, used_n)
+        and (name_bytes == _NO_NAMESPACE or name_bytes <= _MAX_NAMESPACE)
+    )
+    offsets, num_blocks = _layout(length, num_texts, slots_1, slots_n) if possible else ([0], 0)
+    expected = _header_bytes(0 if name_bytes == _NO_NAMESPACE else name_bytes, num_blocks)
+    if not possible or header_bytes != expected or len(mapped) != header_bytes + offsets[-1]:
+        raise MemoryFileError(f"{path}: cut or impossible: its sizes do not fit together")
+    head = bytearray(mapped[:header_bytes])
+    head[_HEADER.size - 4 : _HEADER.size] = bytes(4)
+    if zlib.crc32(head) != crc:
+        raise MemoryFileError(f"{path}: its header is damaged")
+    return _build(path, mapped, header_bytes, offsets, num_blocks, name_bytes, (length, num_texts, used_1, used_n))
+
+
+def _build(
+    path: Path,
+    mapped: memoryview,
+    header_bytes: int,
+    offsets: list[int],
+    num_blocks: int,
+    name_bytes: int,
+    counts: tuple[int, int, int, int],
+) -> Segment:
+    length, num_texts, used_1, used_n = counts
+    name_at = _HEADER.size
+    try:
+        namespace = None if name_bytes == _NO_NAMESPACE else bytes(mapped[name_at : name_at + name_bytes]).decode()
+    except UnicodeDecodeError:
+        raise MemoryFileError(f"{path}: its namespace is not text") from None
+    sums_at = header_bytes - 4 * num_blocks
+    sums = np.frombuffer(mapped, "<u4", num_blocks, sums_at)
+    blocks = FileBlocks(path, mapped[header_bytes:], sums, np.array(offsets[:5], np.int64))
+
+    def view(array: int, count: int, dtype: str) -> Any:
+        return np.frombuffer(mapped, dtype, count, header_bytes + offsets[array])
+
+    for block in range(offsets[5] >> blocks.shift, num_blocks):  # text ends and stamps are needed at once
+        blocks.check(block)
+    ends, stamps = view(5, num_texts, "<i8"), view(6, num_texts, "<i8")
+    if ends[0] < 1 or ends[-1] != length - 1 or (np.diff(ends) < 2).any():
+        raise MemoryFileError(f"{path}: its text ends are impossible")
+    index = NgramIndex.over(
+        tokens=view(0, length, "<i4"),
+        links=view(1, 2 * length, "<i4").reshape(2, length),
+        heads_1=view(3, (offsets[4] - offsets[3]) // 4, "<i4"),
+        heads_n=view(4, (offsets[5] - offsets[4]) // 4, "<i4"),
+        used=(used_1, used_n),
+    )
+    return Segment(namespace, index, ends, stamps, blocks=blocks, name=path.name)
+
+
+def _layout(length: int, num_texts: int, slots_1: int, slots_n: int) -> tuple[list[int], int]:
+    """Byte offsets of tokens, both rows of links, both tables, ends, stamps and of the end; the number of blocks."""
+    offsets = [0]
+    for size in (4 * length, 4 * length, 4 * length, 4 * slots_1, 4 * slots_n, 8 * num_texts, 8 * num_texts):
+        offsets.append(offsets[-1] + size)
+    return offsets, -(-offsets[-1] // BLOCK_BYTES)
+
+
+def _header_bytes(name_bytes: int, num_blocks: int) -> int:
+    """Header, namespace and block checksums, padded so that the payload is aligned."""
+    return -(-(_HEADER.size + name_bytes + 4 * num_blocks) // 64) * 64
+
+
+def _header(segment: Segment, sums: list[int]) -> bytes:
+    index = segment.index
+    name = b"" if segment.namespace is None else segment.namespace.encode()
+    header = bytearray(_header_bytes(len(name), len(sums)))
+    fields = [
+        MAGIC,
+        VERSION,
+        len(header),
+        len(index),
+        segment.num_texts,
+        len(index._heads_1),
+        len(index._heads_n),
+        *index.used,
+        BLOCK_BYTES,
+        _NO_NAMESPACE if segment.namespace is None else len(name),
+    ]
+    _HEADER.pack_into(header, 0, *fields, 0)
+    header[_HEADER.size : _HEADER.size + len(name)] = name
+    header[len(header) - 4 * len(sums) :] = np.array(sums, "<u4").tobytes()
+    _HEADER.pack_into(header, 0, *fields, zlib.crc32(header))
+    return bytes(header)
+
+
+def _is_table(slots: int, used: int) -> bool:
+    return 2 <= slots <= 2**31 and slots & (slots - 1) == 0 and used < slots
+
+
+def _refuse_big_endian() -> None:
+    if sys.byteorder != "little":
+        raise MemoryFileError("memory files are little-endian and are read in place: not on this machine")

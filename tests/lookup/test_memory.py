@@ -1,0 +1,441 @@
+"""DraftMemory against the oracle: adding, evicting, clearing, saving, loading, refreshing (CASES 1, 4, 6, 7, 29)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from zerodraft.lookup.draft import MEMORY
+from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.segment_file import MemoryFileError
+
+namespaces = st.sampled_from([None, "", "a", "ä/../b"])
+texts = st.lists(st.integers(0, 3), max_size=40)
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    """One writer, and a reader that sees what was saved when it refreshes."""
+
+    contexts = Bundle("contexts")
+
+    @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 6), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
+    def start(self, max_tokens, min_len, min_prob):
+        self.directory = Path(tempfile.mkdtemp())
+        self.options = {"max_tokens": max_tokens, "min_match_len": min_len, "min_prob": min_prob}
+        self.memory = DraftMemory(**self.options)
+        self.model = reference.Memory(max_tokens, min_len, min_prob)
+        self.disk: list = []
+        self.is_bound = False
+        self.reader = DraftMemory(**self.options, directory=self.directory)
+        self.reader_model = reference.Memory(max_tokens, min_len, min_prob)
+
+    @rule(target=contexts, tokens=texts, namespace=namespaces)
+    def add(self, tokens, namespace):
+        self.memory.add(tokens, namespace)
+        self.model.add(tokens, namespace)
+        return tokens
+
+    @rule(context=contexts, cut=st.integers(0, 30), n=st.integers(0, 12), namespace=namespaces)
+    def propose(self, context, cut, n, namespace):
+        context = context[: len(context) - cut]
+        draft = self.memory.propose(context, n, namespace)
+        draft.check()
+        assert draft.token_ids.tolist() == self.model.propose(context, n, namespace)
+        assert set(draft.source.tolist()) <= {MEMORY}
+        assert set(draft.origin.tolist()) <= {-1}
+        read = self.reader.propose(context, n, namespace)
+        assert read.token_ids.tolist() == self.reader_model.propose(context, n, namespace)
+
+    @rule(num_tokens=st.integers(0, 60))
+    def evict(self, num_tokens):
+        before = self.model.num_tokens
+        self.model.evict_to(max(0, before - num_tokens))
+        assert self.memory.evict(num_tokens) == before - self.model.num_tokens
+
+    @rule(namespace=namespaces)
+    def clear(self, namespace):
+        gone = sum(len(tokens) for _, owner, tokens in self.model.texts if owner == namespace)
+        assert self.memory.clear(namespace) == gone
+        if self.is_bound:  # what was evicted here before leaves the files on the same occasion
+            self.disk = [text for text in self.disk if text in self.model.texts]
+        self.model.texts = [text for text in self.model.texts if text[1] != namespace]
+        self.disk = [text for text in self.disk if not self.is_bound or text[1] != namespace]
+
+    @rule()
+    def save(self):
+        self.memory.save(self.directory)
+        self.is_bound = True
+        self.disk = list(self.model.texts)
+
+    @precondition(lambda self: self.is_bound)
+    @rule()
+    def load(self):
+        self.memory = DraftMemory.load(self.directory, **self.options, verify=True)
+        self.model.texts = list(self.disk)
+
+    @rule()
+    def refresh(self):
+        self.reader.refresh()
+        self.reader_model.texts = list(self.disk)
+
+    @invariant()
+    def is_sound(self):
+        if not hasattr(self, "memory"):
+            return
+        self.memory.check_integrity()
+        self.reader.check_integrity()
+        assert self.memory.num_tokens == self.model.num_tokens <= self.options["max_tokens"]
+        assert set(self.memory.namespaces) == {owner for _, owner, _ in self.model.texts}
+
+    def teardown(self):
+        if hasattr(self, "directory"):
+            shutil.rmtree(self.directory)
+
+
+TestMemoryMachine = MemoryMachine.TestCase
+TestMemoryMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def text_of(seed: int, length: int = 300) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 50_000, length).tolist()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A directory with texts 0 to 39 under two namespaces."""
+    memory = DraftMemory(100_000)
+    for seed in range(40):
+        memory.add(text_of(seed), "even" if seed % 2 == 0 else None)
+    memory.save(tmp_path)
+    return tmp_path
+
+
+def continues(memory: DraftMemory, seed: int, namespace: str | None) -> bool:
+    text = text_of(seed)
+    return memory.propose(text[100:110], 8, namespace).token_ids.tolist() == text[110:118]
+
+
+def test_a_saved_memory_drafts_the_same_after_loading(saved):
+    memory = DraftMemory.load(saved)
+    assert memory.num_tokens == 40 * 300
+    for seed in range(40):
+        assert continues(memory, seed, "even") == (seed % 2 == 0)
+        assert continues(memory, seed, None) == (seed % 2 == 1)
+        assert not continues(memory, seed, "odd")
+    memory.check_integrity()
+
+
+@pytest.mark.parametrize("part", [0, 0.01, 0.25, 0.5, 0.75, 0.999])
+@pytest.mark.parametrize("pattern", ["*.zdseg", "manifest.json"])
+def test_a_cut_file_is_refused_as_a_whole(saved, part, pattern):
+    for path in saved.glob(pattern):
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(MemoryFileError):
+        DraftMemory.load(saved)
+
+
+def test_every_flipped_byte_is_noticed(saved):
+    path = max(saved.glob("*.zdseg"), key=lambda p: p.stat().st_size)
+    content = bytearray(path.read_bytes())
+    places = {*range(160), *np.linspace(160, len(content) - 1, 40).astype(int).tolist()}
+    for place in sorted(places):
+        content[place] ^= 0x10
+        path.unlink()
+        path.write_bytes(content)
+        with pytest.raises(MemoryFileError):
+            DraftMemory.load(saved, verify=True)
+        content[place] ^= 0x10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('"version": 1', '"version": 2', "version 2"),
+        ("first_live", "last_live", "damaged"),
+        ("zerodraft", "x", "not a"),
+    ],
+)
+def test_a_foreign_manifest_is_named(saved, old, new, named):
+    path = saved / "manifest.json"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(MemoryFileError, match=named):
+        DraftMemory.load(saved)
+
+
+@pytest.mark.parametrize("name", ["../manifest.json", "/etc/passwd", "x.zdseg", "", 3, None])
+def test_a_manifest_cannot_point_elsewhere(saved, name):
+    from zerodraft.lookup import manifest
+
+    entries = [{"name": name, "first_live": 0}]
+    content = {"format": manifest.FORMAT, "version": 1, "segments": entries, "crc32": manifest._sum(entries)}
+    (saved / "manifest.json").write_text(manifest.json.dumps(content))
+    with pytest.raises(MemoryFileError, match="impossible entry"):
+        DraftMemory.load(saved)
+
+
+def test_another_version_of_the_file_is_named(saved):
+    path = next(saved.glob("*.zdseg"))
+    content = bytearray(path.read_bytes())
+    content[8] = 9
+    path.unlink()
+    path.write_bytes(content)
+    with pytest.raises(MemoryFileError, match="version 9"):
+        DraftMemory.load(saved)
+
+
+def test_a_missing_file_is_named(saved):
+    next(saved.glob("*.zdseg")).unlink()
+    with pytest.raises(MemoryFileError, match="missing"):
+        DraftMemory.load(saved)
+
+
+def test_no_memory_is_named(tmp_path):
+    with pytest.raises(MemoryFileError, match="no memory"):
+        DraftMemory.load(tmp_path)
+
+
+def forged(saved: Path, change) -> None:
+    """Alter the arrays of every file and make its checksums right again, as a stranger could."""
+    import zlib
+
+    from zerodraft.lookup import segment_file
+
+    for path in saved.glob("*.zdseg"):
+        content = bytearray(path.read_bytes())
+        fields = list(segment_file._HEADER.unpack_from(content))
+        header_bytes = fields[2]
+        offsets, num_blocks = segment_file._layout(*fields[3:7])
+        payload = np.frombuffer(bytes(content[header_bytes : header_bytes + offsets[5]]), np.int32).copy()
+        change(payload, [offset // 4 for offset in offsets[:6]])
+        content[header_bytes : header_bytes + offsets[5]] = payload.tobytes()
+        size = segment_file.BLOCK_BYTES
+        sums = [zlib.crc32(content[at : at + size]) for at in range(header_bytes, len(content), size)]
+        content[header_bytes - 4 * num_blocks : header_bytes] = np.array(sums, "<u4").tobytes()
+        content[segment_file._HEADER.size - 4 : segment_file._HEADER.size] = bytes(4)
+        segment_file._HEADER.pack_into(content, 0, *fields[:-1], zlib.crc32(content[:header_bytes]))
+        path.unlink()
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("value", [-(2**31), -2, 0, 1, 5000, 2**31 - 1, None])
+@pytest.mark.parametrize("array", [0, 1, 2, 3, 4])
+def test_hostile_numbers_never_leave_the_file(saved, array, value):
+    rng = np.random.default_rng(0)
+
+    def change(payload, offsets):
+        part = payload[offsets[array] : offsets[array + 1]]
+        part[:] = rng.integers(-(2**31), 2**31, len(part)) if value is None else value
+
+    forged(saved, change)
+    memory = DraftMemory.load(saved, min_match_len=1)
+    for seed in range(40):
+        for namespace in (None, "even"):
+            draft = memory.propose(text_of(seed)[:120], 16, namespace)
+            draft.check()
+            assert (draft.token_ids >= 0).all()
+
+
+def test_a_damaged_block_is_refused_once_and_never_used_again(saved):
+    for path in saved.glob("*.zdseg"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.unlink()
+        path.write_bytes(content)
+    memory = DraftMemory.load(saved)
+    num_refusals = 0
+    for seed in range(40):
+        for namespace in (None, "even"):
+            try:
+                continues(memory, seed, namespace)
+            except MemoryFileError:
+                num_refusals += 1
+    assert num_refusals == 2  # one per file
+    assert memory.num_tokens == 0
+    memory.check_integrity()
+    memory.add(text_of(99), "even")
+    memory.save()
+    assert continues(DraftMemory.load(saved, verify=True), 99, "even")
+
+
+def test_two_writers_lose_nothing(tmp_path):
+    writers = [DraftMemory(10**6, directory=tmp_path) for _ in range(2)]
+    for seed in range(30):
+        writers[seed % 2].add(text_of(seed))
+        if seed % 3 == 0:
+            writers[seed % 2].save()
+    for writer in writers:
+        writer.save()
+    writers[0].refresh()
+    for memory in (writers[0], DraftMemory.load(tmp_path)):
+        assert all(continues(memory, seed, None) for seed in range(30))
+        memory.check_integrity()
+    assert len(list(tmp_path.glob("*.zdseg"))) < 8
+
+
+def test_many_saves_leave_few_files(tmp_path):
+    memory = DraftMemory(50_000, directory=tmp_path)
+    for seed in range(100):
+        memory.add(text_of(seed))
+        memory.save()
+        assert len(list(tmp_path.glob("*"))) < 20
+    fresh = DraftMemory.load(tmp_path, 50_000)
+    assert fresh.num_tokens == 30_000
+    assert all(continues(fresh, seed, None) for seed in range(100))
+
+
+def test_the_directory_is_capped_too(tmp_path):
+    memory = DraftMemory(3_000, directory=tmp_path)
+    for seed in range(40):
+        memory.add(text_of(seed))
+        memory.save()
+    fresh = DraftMemory.load(tmp_path)
+    assert fresh.num_tokens == 3_000
+    assert [seed for seed in range(40) if continues(fresh, seed, None)] == list(range(30, 40))
+
+
+def test_what_was_evicted_stays_away_after_a_save(saved):
+    memory = DraftMemory.load(saved)
+    memory.evict(35 * 300)
+    memory.save()
+    for fresh in (memory, DraftMemory.load(saved)):
+        assert [s for s in range(40) if continues(fresh, s, None) or continues(fresh, s, "even")] == [*range(35, 40)]
+
+
+def test_the_cap_holds_at_all_times():
+    memory = DraftMemory(20_000)
+    for seed in range(500):
+        memory.add(text_of(seed, 1000), "x" if seed % 3 else None)
+        assert memory.num_tokens <= 20_000
+        assert memory.nbytes < 30 * 20_000 * 2
+    memory.check_integrity()
+    alive = []
+    for seed in range(500):
+        text = text_of(seed, 1000)
+        draft = memory.propose(text[100:110], 8, "x" if seed % 3 else None)
+        alive += [seed] if draft.token_ids.tolist() == text[110:118] else []
+    assert alive == list(range(480, 500))
+
+
+def test_threads_share_a_memory():
+    memory = DraftMemory(50_000)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for seed in range(number, 200, 4):
+                memory.add(text_of(seed, 200), str(number % 2))
+                memory.propose(text_of(seed, 200)[:20], 8, str(number % 2))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert memory.num_tokens == 200 * 200
+    memory.check_integrity()
+
+
+def test_preload_reports_progress():
+    memory, calls = DraftMemory(), []
+    assert memory.preload([[1, 2], [3]], progress=lambda done, total: calls.append((done, total))) == 3
+    memory.preload(iter([[1], [2]]), progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 2), (2, 2), (1, None), (2, None)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": -1},
+        {"max_tokens": 10**10},
+        {"max_tokens": 1.5},
+        {"min_match_len": 0},
+        {"min_match_len": 65},
+        {"min_prob": -0.1},
+        {"min_prob": 1.1},
+        {"min_prob": float("nan")},
+    ],
+)
+def test_impossible_options_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        DraftMemory(**options)
+
+
+@pytest.mark.parametrize("bad", [[-1], [2**31], [1.5], [[1]]])
+def test_bad_ids_leave_the_memory_unchanged(bad):
+    memory = DraftMemory()
+    memory.add([1, 2, 3, 4, 5])
+    with pytest.raises(ValueError):
+        memory.add(bad)
+    with pytest.raises(ValueError):
+        memory.propose(bad, 4)
+    with pytest.raises(ValueError, match="namespace"):
+        memory.add([1], namespace=3)
+    assert memory.num_tokens == 5
+    memory.check_integrity()
+
+
+def test_directories_are_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="directory"):
+        DraftMemory().save()
+    with pytest.raises(ValueError, match="directory"):
+        DraftMemory().refresh()
+    memory = DraftMemory(directory=tmp_path / "a")
+    with pytest.raises(ValueError, match="kept in"):
+        memory.save(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("option", "first", "second"), [("min_match_len", 4, 6), ("min_prob", 0.2, 0.6)])
+def test_every_option_has_an_effect(option, first, second):
+    drafts = []
+    for value in (first, second):
+        memory = DraftMemory(**{option: value})
+        memory.add(list(range(60)))
+        drafts.append(memory.propose([5, 6, 7, 8], 32).token_ids.tolist())
+    assert drafts[0] != drafts[1]
+
+
+def test_a_namespace_that_was_cleared_and_filled_again_is_young():
+    memory = DraftMemory(1000)
+    memory.add(text_of(1), "a")
+    memory.clear("a")
+    memory.add(text_of(2), "b")
+    memory.add(text_of(3), "a")
+    memory.evict(1)
+    assert memory.namespaces == ("a",)
+    assert continues(memory, 3, "a")
+
+
+def test_among_equal_matches_the_newest_text_wins_in_every_segment(tmp_path):
+    memory = DraftMemory(10_000, directory=tmp_path)
+    for newest in range(10, 16):
+        memory.add([1, 2, 3, 4, newest, 5])
+        if newest % 2:
+            memory.save()
+        assert memory.propose([1, 2, 3, 4], 1).token_ids.tolist() == [newest]
+    memory.add(text_of(0, 5000))  # a segment of its own follows
+    memory.add([1, 2, 3, 4, 99, 5])
+    assert memory.propose([1, 2, 3, 4], 1).token_ids.tolist() == [99]
+    assert len(list(memory._shelf)) > 1
+
+
+def test_queue_entries_of_cleared_namespaces_do_not_pile_up():
+    memory = DraftMemory(1000)
+    for _ in range(1000):
+        memory.add([1, 2, 3], "a")
+        memory.clear("a")
+    assert len(memory._shelf._queue) < 200
