@@ -123,6 +123,31 @@ def tiny(name: str, attention: str = "sdpa") -> Any:
     return model
 
 
+@functools.cache
+def tiny_seq2seq(name: str) -> Any:
+    """A tiny random T5 or BART."""
+    import torch
+    import transformers as t
+
+    ids = {"vocab_size": VOCAB, "pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 2}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    config = {
+        "t5": lambda: t.T5Config(**ids, d_model=32, d_ff=64, d_kv=8, num_layers=2, num_heads=4),
+        "bart": lambda: t.BartConfig(
+            **ids, **heads, d_model=32, encoder_layers=2, decoder_layers=2, max_position_embeddings=64, bos_token_id=1
+        ),
+    }[name]()
+    config.forced_eos_token_id = None
+    torch.manual_seed(0)
+    model = t.AutoModelForSeq2SeqLM.from_config(config).eval()
+    model.generation_config.forced_eos_token_id = None
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3.0)
+    return model
+
+
 def prompt(seed: int = 0, length: int = 12) -> Any:
     """Token ids (1, length) with a repeated part, so that lookups find something."""
     import torch

@@ -144,9 +144,11 @@ class Speculation:
         namespace: Any = None,
         seeds: Any = None,
         remember: Any = False,
+        inputs_tensor: Any = None,
         **model_kwargs: Any,
     ) -> Any:
         """As ``GenerationMixin._sample``; the named extras are passed through ``generate``."""
+        model_kwargs["inputs_tensor"] = inputs_tensor
         stats = self._local.stats = GenerationStats()
         request = Request(prediction_ids, namespace, seeds, remember, self._settings.tie_guard, self._streamer)
         if self._criteria:
@@ -205,8 +207,10 @@ class _AttachedGenerate:
             logits_processor: Any,
             stopping_criteria: Any,
             generation_config: Any,
+            inputs_tensor: Any = None,
             **rest: Any,
         ) -> Any:
+            rest["inputs_tensor"] = inputs_tensor
             return run(model, input_ids, logits_processor, stopping_criteria, generation_config, **own, **rest)
 
         try:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from zerodraft.integrations.hf.prompts import Prompts
 from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
 from zerodraft.integrations.hf.support import check_cache, check_model, check_options, refuse
-from zerodraft.integrations.hf.target import Target
+from zerodraft.integrations.hf.target import Seq2SeqTarget, Target
 from zerodraft.kernels.verify import walk
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.stats import GenerationStats
@@ -66,7 +66,7 @@ def decode(
     request: Request,
     stats: GenerationStats,
     model_kwargs: dict[str, Any],
-) -> torch.Tensor | GenerateDecoderOnlyOutput:
+) -> torch.Tensor | GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
     """Write what plain ``generate`` would write, in fewer forwards; see ``docs/exactness.md`` for what is promised.
 
     Everything that cannot be done is refused before the first forward. ``stats`` is filled in as the loop goes.
@@ -74,10 +74,14 @@ def decode(
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
     _check(model, config, given_cache, input_ids.shape[0], logits_processor, request)
-    prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
+    source_ids = model_kwargs.pop("inputs_tensor", None)
+    if model.config.is_encoder_decoder:
+        prompts = Prompts.read_decoder(model, input_ids, source_ids, given_cache)
+    else:
+        prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
     rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
-    target = Target(model, len(rows))
+    target = _make_target(model, len(rows), given_cache, model_kwargs)
     loop = _Loop(target, rows, stats, drafter, prompts, request)
     is_finished = False
     try:
@@ -93,7 +97,20 @@ def decode(
     if request.streamer is not None:
         request.streamer.end()
     cache = _hand_back(target, given_cache, config, len(rows))
-    return _package(rows, prompts, config, cache)
+    return _package(model, rows, prompts, config, cache)
+
+
+def _make_target(model: PreTrainedModel, num_rows: int, cache: Any, model_kwargs: dict[str, Any]) -> Target:
+    if not model.config.is_encoder_decoder:
+        return Target(model, num_rows)
+    names = ("encoder_outputs", "attention_mask")
+    inputs = {name: model_kwargs.pop(name) for name in names if model_kwargs.get(name) is not None}
+    for name in ("logits_to_keep", "use_cache"):
+        model_kwargs.pop(name, None)
+    unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
+    if unknown:
+        raise refuse(f"the model arguments {unknown}", model, f"beside the decoder's ids only {names} are handled")
+    return Seq2SeqTarget(model, inputs, cache.cross_attention_cache)
 
 
 def _check(
@@ -232,7 +249,7 @@ class _Loop:
                 drafts.append(Draft.empty())
                 continue
             draft = session.propose(MAX_DRAFT_NODES, depth)
-            drafts.append(_checked(draft, depth, self._target.vocab_size))
+            drafts.append(_checked(draft, depth, self._target))
         self._stats.draft_seconds += time.perf_counter() - started
         return drafts
 
@@ -273,19 +290,23 @@ class _Loop:
             self._open.pop().finish(remember=remember)
 
 
-def _checked(draft: Draft, max_depth: int, vocab_size: int) -> Draft:
-    """Refuse ids the model does not have; leave out nodes deeper than the row can use, whatever the drafter sent."""
+def _checked(draft: Draft, max_depth: int, target: Target) -> Draft:
+    """Refuse ids the model does not have; leave out nodes the row cannot use, whatever the drafter sent."""
     if not len(draft):
         return draft
+    vocab_size = target.vocab_size
     if int(draft.token_ids.max()) >= vocab_size or int(draft.token_ids.min()) < 0:
         raise ValueError(f"drafted token ids must be in [0, {vocab_size - 1}], got {draft.token_ids.tolist()}")
-    if len(draft) <= min(max_depth, MAX_DRAFT_NODES):
+    fits_as_it_is = len(draft) <= min(max_depth, MAX_DRAFT_NODES)
+    if fits_as_it_is and (draft.is_chain or not target.only_chains):
         return draft
     depths = np.zeros(len(draft), np.int64)
     for node, parent in enumerate(draft.parents.tolist()):
         depths[node] = 1 if parent < 0 else depths[parent] + 1
     fits = depths <= max_depth
     fits[MAX_DRAFT_NODES:] = False
+    if target.only_chains:
+        fits &= np.logical_and.accumulate(draft.parents == np.arange(len(draft)) - 1) & draft.verify
     if fits.all():
         return draft
     new_index = np.cumsum(fits) - 1
@@ -311,8 +332,8 @@ def _hand_back(target: Target, given: Any, config: GenerationConfig, num_rows: i
 
 
 def _package(
-    rows: list[Row], prompts: Prompts, config: GenerationConfig, cache: Any
-) -> torch.Tensor | GenerateDecoderOnlyOutput:
+    model: PreTrainedModel, rows: list[Row], prompts: Prompts, config: GenerationConfig, cache: Any
+) -> torch.Tensor | GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput:
     """Put the rows side by side, shorter ones padded on the right."""
     pad = config._pad_token_tensor
     pad_id = 0 if pad is None else int(pad)
@@ -322,7 +343,8 @@ def _package(
         sequences[index, : row.length] = row.ids[0]
     if not config.return_dict_in_generate:
         return sequences
-    return GenerateDecoderOnlyOutput(
+    kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    return kind(
         sequences=sequences,
         scores=_side_by_side([row.scores for row in rows], pad_id),
         logits=_side_by_side([row.logits for row in rows], pad_id),

@@ -20,12 +20,16 @@ class Prompts:
     Attributes:
         ids: int64 (B, length) as given, left padding included; what processors and criteria see.
         is_text: bool (B, length), False where the attention mask hides the token.
-        num_cached: leading tokens of ``ids`` that a handed-in cache already covers; the rest is to be read.
+        num_cached: leading tokens that a handed-in cache already covers; the rest is to be read.
+        embeddings: (B, length, hidden) read in place of ``ids``, or None; then ``ids`` may be empty.
+        source_ids: int64 (B, n) text an encoder has read, or None; drafts may copy from it.
     """
 
     ids: torch.Tensor
     is_text: torch.Tensor
     num_cached: int
+    embeddings: torch.Tensor | None = None
+    source_ids: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.ids.shape[0]
@@ -45,19 +49,21 @@ class Prompts:
             Unsupported: other model arguments, positions of one's own, a hidden last token, a cache beside padding.
         """
         mask = model_kwargs.pop("attention_mask", None)
+        embeddings = model_kwargs.pop("inputs_embeds", None)
         positions = model_kwargs.pop("position_ids", None)
         for name in ("logits_to_keep", "use_cache"):
             model_kwargs.pop(name, None)
         unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
         if unknown:
-            raise refuse(f"the model arguments {unknown}", model, "only token ids and an attention mask are handled")
+            raise refuse(f"the model arguments {unknown}", model, "only ids or embeddings and a mask are handled")
         past = cache.get_seq_length() if cache is not None else 0
-        length = input_ids.shape[1]
+        read = input_ids if embeddings is None else embeddings
+        length = read.shape[1]
         covered = mask.shape[1] if mask is not None else getattr(config, "_mask_length", length)
         num_cached = past if covered == length else 0
         if length - num_cached < 1:
             raise refuse(f"a cache of {past} tokens for a prompt of {length}", model, "at least one must be unread")
-        is_text = torch.ones_like(input_ids, dtype=torch.bool)
+        is_text = torch.ones(read.shape[:2], dtype=torch.bool, device=input_ids.device)
         if mask is not None:
             is_text = mask[:, -length:].to(device=input_ids.device, dtype=torch.bool)
             if past and not bool(mask.all()):
@@ -66,15 +72,36 @@ class Prompts:
                 raise refuse("an attention mask that ends in 0", model, "pad on the left")
         if positions is not None:
             _check_positions(model, positions, is_text, past)
-        return cls(input_ids, is_text, num_cached)
+        return cls(input_ids, is_text, num_cached, embeddings)
+
+    @classmethod
+    def read_decoder(cls, model: PreTrainedModel, decoder_ids: torch.Tensor, source_ids: Any, cache: Any) -> Prompts:
+        """The start of an encoder-decoder model's answer, and the text its encoder has read.
+
+        Raises:
+            Unsupported: more than one row, or a cache of a former turn.
+        """
+        if decoder_ids.shape[0] > 1:
+            raise refuse(f"a batch of {decoder_ids.shape[0]}", model, "an encoder-decoder model is decoded row by row")
+        if cache is not None and cache.get_seq_length() > 0:
+            raise refuse("a handed-in cache", model, "an encoder-decoder model starts afresh")
+        is_text_source = source_ids is not None and source_ids.ndim == 2 and not source_ids.is_floating_point()
+        is_text = torch.ones_like(decoder_ids, dtype=torch.bool)
+        return cls(decoder_ids, is_text, 0, source_ids=source_ids if is_text_source else None)
 
     def unread(self) -> list[torch.Tensor]:
-        """Per row, the token ids (n,) that the model has not seen yet, without padding."""
-        return [row[shown][self.num_cached :] for row, shown in zip(self.ids, self.is_text)]
+        """Per row, the token ids (n,) or embeddings (n, hidden) that the model has not seen yet, without padding."""
+        read = self.ids if self.embeddings is None else self.embeddings
+        return [row[shown][self.num_cached :] for row, shown in zip(read, self.is_text)]
 
     def text_ids(self, row: int) -> IntArray:
-        """The row's prompt without padding, as the drafter reads it."""
-        return as_token_ids(self.ids[row][self.is_text[row]].cpu().numpy(), "prompt token ids")
+        """The row's prompt without padding, as the drafter reads it; what an encoder has read comes first."""
+        ids = self.ids[row]
+        if ids.shape == self.is_text[row].shape:
+            ids = ids[self.is_text[row]]
+        if self.source_ids is not None:
+            ids = torch.cat([self.source_ids[row].to(ids.device), ids])
+        return as_token_ids(ids.cpu().numpy(), "prompt token ids")
 
     def prediction_ids(self, row: int, given: Any) -> IntArray | None:
         """The predicted output of this row: ``given`` is None, one for all rows, or one (or None) per row.

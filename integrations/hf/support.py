@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.generation.configuration_utils import GenerationMode
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
+_ENCODER_DECODERS = {"t5", "bart"}
 _ATTENTION = {"eager", "sdpa"}
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -29,13 +30,15 @@ def check_model(model: PreTrainedModel) -> None:
     """Raise Unsupported for a model whose decoding the ragged cache and explicit positions do not reproduce."""
     config = model.config
     text_config = config.get_text_config(decoder=True)
-    if config.is_encoder_decoder:
-        raise refuse("is_encoder_decoder=True", model, "only decoder-only models are supported")
+    if config.is_encoder_decoder and config.model_type not in _ENCODER_DECODERS:
+        raise refuse("is_encoder_decoder=True", model, f"of this kind only {sorted(_ENCODER_DECODERS)} are supported")
     if getattr(model, "_is_stateful", False):
         raise refuse("a recurrent state", model, "its state cannot be rolled back after a rejected draft")
     other = set(getattr(text_config, "layer_types", None) or ()) - _LAYER_TYPES
     if other:
         raise refuse(f"layer types {sorted(other)}", model, f"only {sorted(_LAYER_TYPES)} can be rolled back")
+    if config.is_encoder_decoder:
+        return
     if not _takes_positions(model) or getattr(text_config, "alibi", False):
         raise refuse("positions given by the model itself", model, "drafted tokens need explicit position_ids")
     attention = text_config._attn_implementation
@@ -66,6 +69,10 @@ def check_options(model: PreTrainedModel, config: GenerationConfig) -> None:
 
 def check_cache(model: PreTrainedModel, cache: Cache) -> None:
     """Raise Unsupported unless every layer is one that grows with the text and can be copied in and out."""
+    if isinstance(cache, EncoderDecoderCache):
+        check_cache(model, cache.self_attention_cache)
+        check_cache(model, cache.cross_attention_cache)
+        return
     if getattr(cache, "offloading", False):
         raise refuse("an offloaded cache", model, "its layers leave the device between steps")
     for layer in cache.layers:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from zerodraft.kernels.kv_cache import RaggedCache
 from zerodraft.kernels.tree_attention import forward_inputs
@@ -27,6 +27,8 @@ class Target:
         self._limits = _PositionLimits(config)
         self._trims_prefill = model._supports_logits_to_keep()
 
+    only_chains = False  # True where a draft's branches cannot be told apart by position
+
     def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]:
         """Read the prompts and return the logits (1, V) after each row's last token.
 
@@ -34,15 +36,15 @@ class Target:
         positions do not see the padding, and its cache entries are overwritten later.
 
         Args:
-            rows: per row, the token ids int64 (n,) that are not in the cache yet.
+            rows: per row, the token ids int64 (n,), or embeddings (n, hidden), that are not in the cache yet.
             chunk_size: read at most this many positions per forward.
         """
         start = self.cache.lengths
         counts = [len(row) for row in rows]
         width = max(counts)
-        ids = torch.zeros(len(rows), width, dtype=torch.long, device=self.model.device)
+        block = rows[0].new_zeros(len(rows), width, *rows[0].shape[1:], device=self.model.device)
         for index, row in enumerate(rows):
-            ids[index, : len(row)] = row
+            block[index, : len(row)] = row
         positions = torch.tensor(start, device=self.model.device)[:, None] + torch.arange(
             width, device=self.model.device
         )
@@ -52,19 +54,21 @@ class Target:
         for begin in range(0, width, step):
             stop = min(begin + step, width)
             here = [end - begin for end in ends if begin <= end < stop]
-            out = self._read(ids[:, begin:stop], positions[:, begin:stop], here, last=len(rows) == 1 and stop == width)
+            out = self._read(
+                block[:, begin:stop], positions[:, begin:stop], here, last=len(rows) == 1 and stop == width
+            )
             logits.update({begin + at: out[:, place] for place, at in enumerate(here)})
             if stop < width:
                 self.cache.set_lengths([first + stop for first in start])
         self.cache.set_lengths([first + count for first, count in zip(start, counts)])
         return [logits[count - 1][index : index + 1] for index, count in enumerate(counts)]
 
-    def _read(self, ids: torch.Tensor, positions: torch.Tensor, ends: list[int], *, last: bool) -> torch.Tensor:
+    def _read(self, block: torch.Tensor, positions: torch.Tensor, ends: list[int], *, last: bool) -> torch.Tensor:
         """One prefill forward; returns logits (B, len(ends), V)."""
         options: dict[str, Any] = {}
         if self._trims_prefill:
-            options["logits_to_keep"] = 1 if last else torch.tensor(ends or [0], device=ids.device)
-        out = self._forward(ids, positions, None, **options)
+            options["logits_to_keep"] = 1 if last else torch.tensor(ends or [0], device=block.device)
+        out = self._forward(block, positions, None, **options)
         return out if self._trims_prefill else out[:, ends]
 
     def check(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> torch.Tensor:
@@ -94,9 +98,10 @@ class Target:
             mask = {layer_type: masks[window] for layer_type, window in self._windows.items()}
         return self._forward(torch.from_numpy(block).to(self.model.device), positions, mask)
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: Any, **options: Any) -> torch.Tensor:
+    def _forward(self, block: torch.Tensor, positions: torch.Tensor, mask: Any, **options: Any) -> torch.Tensor:
+        """Logits (B, T, V) for token ids (B, T) or embeddings (B, T, hidden)."""
+        options["inputs_embeds" if block.ndim == 3 else "input_ids"] = block
         out = self.model(
-            input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
             cache=self.cache,
@@ -120,6 +125,35 @@ class Target:
         self.cache.store(cache)
 
 
+class Seq2SeqTarget(Target):
+    """The decoder of an encoder-decoder model: one row, chains only, as its decoder counts positions by itself."""
+
+    only_chains = True
+
+    def __init__(self, model: PreTrainedModel, encoder_inputs: dict[str, Any], cross_attention: Cache) -> None:
+        """``encoder_inputs``: what every decoder forward needs (``encoder_outputs`` and the encoder's mask)."""
+        super().__init__(model, 1)
+        self._encoder_inputs = encoder_inputs
+        self._both = EncoderDecoderCache(self.cache, cross_attention)
+
+    def _forward(self, block: torch.Tensor, positions: torch.Tensor, mask: Any, **options: Any) -> torch.Tensor:
+        out = self.model(
+            decoder_input_ids=block,
+            cache=self._both,
+            use_cache=True,
+            return_dict=True,
+            **self._encoder_inputs,
+            **options,
+        )
+        logits: torch.Tensor = out.logits
+        return logits
+
+    def store(self, cache: EncoderDecoderCache) -> None:
+        """Hand the decoder's entries back; the encoder's were written in place."""
+        self.cache.store(cache.self_attention_cache)
+        cache.is_updated = dict(self._both.is_updated)
+
+
 class _PositionLimits:
     """Positions that one forward must not cross: the last learned one, and where scaled rotary embeddings switch."""
 
@@ -137,7 +171,7 @@ class _PositionLimits:
         for border in self._borders:
             if position < border:
                 return border - 1 - position
-        return 0 if self._hard_end else 2**30
+        return 0 if self._hard_end and self._borders else 2**30
 
 
 def _windows_by_layer_type(config: Any) -> dict[str, int | None]:

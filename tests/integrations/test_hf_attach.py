@@ -188,3 +188,63 @@ def test_tie_guard_refuses_processors_that_may_count_their_calls():
             max_new_tokens=3,
             logits_processor=transformers.LogitsProcessorList([Mine()]),
         )
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = ["<pad>", "<s>", "</s>", *(chr(33 + index) for index in range(94))]
+    bpe = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = "{% for m in messages %}{{ m['role'][0] + ':' + m['content'] + ';' }}{% endfor %}a:"
+    return fast
+
+
+def test_pipelines_and_chat(tokenizer):
+    """pipeline("text-generation"), single, batched and with a chat template, is accelerated without being changed."""
+    model = _fresh()
+    prompts = ["abcabcabcabc", "one+two=three;one+two=", "x"]
+    chat = [{"role": "user", "content": "say(abc)abc(abc)"}]
+
+    def run():
+        pipe = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
+        single = pipe(prompts[1], max_new_tokens=30, do_sample=False)
+        several = pipe(prompts, max_new_tokens=30, do_sample=False, batch_size=1)
+        talk = pipe(chat, max_new_tokens=30, do_sample=False)
+        return single, several, talk
+
+    expected = run()
+    zerodraft.attach(model)
+    assert run() == expected
+    assert model.generate.stats.num_draft_tokens > 0
+    assert model.generate.stats.num_decode_forwards < 29
+
+
+def test_an_agent_like_loop_on_one_model(tokenizer):
+    """Turn after turn, each call continues the talk so far; the texts are plain's, forwards fall as text repeats."""
+    model = _fresh()
+
+    def loop(generate):
+        talk, counts = "goal:abc;", []
+        for turn in range(4):
+            inputs = tokenizer(talk + f"tool{turn}:abcabc;", return_tensors="pt")
+            output = generate(**inputs, max_new_tokens=20)
+            talk = tokenizer.decode(output[0])
+            counts.append(getattr(getattr(model.generate, "stats", None), "num_decode_forwards", 19))
+        return talk, counts
+
+    expected, _ = loop(model.generate)
+    zerodraft.attach(model)
+    got, counts = loop(model.generate)
+    assert got == expected
+    assert sum(counts) < 4 * 19

@@ -336,3 +336,49 @@ def test_scaled_positions_switch_where_plain_switches(rope_type):
     for mine, theirs in zip(got.logits, expected.logits):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-5)
     assert stats.num_decode_forwards < 39
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_encoder_decoder_models(name, do_sample):
+    """Chains at batch 1; the own drafter copies from what the encoder has read; trees are cut to their trunk."""
+    model, ids = support.tiny_seq2seq(name), support.prompt(3, 20)
+    mask = torch.ones_like(ids)
+    mask[0, -3:] = 0  # encoders are padded on the right
+    options = {"max_new_tokens": 40, "do_sample": do_sample, "attention_mask": mask, "repetition_penalty": 1.1}
+    options |= {"return_dict_in_generate": True, "output_logits": True, "output_scores": True}
+    expected = support.plain(model, ids, 3, **options)
+    state = torch.get_rng_state()
+    read = [*ids[0].tolist(), *expected.sequences[0].tolist()]
+    for make in (support.oracle, support.adversary, support.bushy):
+        got, stats = support.ours(model, ids, make(read), 3, **options)
+        assert torch.equal(got.sequences, expected.sequences)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert type(got) is type(expected)
+        assert type(got.cache) is type(expected.cache)
+        assert got.cache.get_seq_length() == expected.cache.get_seq_length()
+        for mine, theirs in zip(got.logits + got.scores, expected.logits + expected.scores):
+            torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=1e-5)
+        assert stats.num_decode_forwards < 39
+    got, stats = support.ours(model, ids, None, 3, **options)
+    assert torch.equal(got.sequences, expected.sequences)
+    assert stats.num_draft_tokens > 0
+    if name == "bart":  # learned positions end at 64
+        whole = support.plain(model, ids, max_new_tokens=63)
+        got, stats = support.ours(model, ids, support.oracle([*ids[0], *whole[0]], 20), max_new_tokens=63)
+        assert torch.equal(got, whole)
+        assert stats.num_decode_forwards < 62
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_embeddings_in_place_of_ids(with_ids):
+    model, ids = support.tiny("llama"), support.prompt(4)
+    given = ids if with_ids else None
+    options = {"inputs_embeds": model.get_input_embeddings()(ids).detach(), "max_new_tokens": 25}
+    expected = support.plain(model, given, **options)
+    assert expected.shape[1] == (37 if with_ids else 25)
+    got, stats = support.ours(model, given, support.oracle(expected[0]), **options)
+    assert torch.equal(got, expected)
+    assert stats.num_decode_forwards < 24
+    got, stats = support.ours(model, given, None, **options)
+    assert torch.equal(got, expected)

@@ -40,7 +40,6 @@ OPTIONS = {
     "'quantized'": {"cache_implementation": "quantized"},
     "position_ids": {"position_ids": torch.arange(5, 17)[None]},
     "synced_gpus": {"synced_gpus": True},
-    "inputs_embeds": {"inputs_embeds": torch.zeros(1, 12, 32)},
     "attention mask that ends in 0": {"attention_mask": torch.tensor([[1] * 11 + [0]])},
 }
 
@@ -90,8 +89,8 @@ def _config(name):
     return {
         "bloom": lambda: transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=4),
         "mamba": lambda: transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1),
-        "t5": lambda: transformers.T5Config(
-            vocab_size=97, d_model=32, d_ff=64, d_kv=8, num_layers=1, num_heads=4, decoder_start_token_id=0
+        "pegasus": lambda: transformers.PegasusConfig(
+            vocab_size=97, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32, decoder_ffn_dim=32
         ),
         "falcon alibi": lambda: transformers.FalconConfig(
             vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, alibi=True
@@ -102,7 +101,7 @@ def _config(name):
     }[name]()
 
 
-@pytest.mark.parametrize("name", ["bloom", "mamba", "t5", "falcon alibi", "qwen3-next"])
+@pytest.mark.parametrize("name", ["bloom", "mamba", "pegasus", "falcon alibi", "qwen3-next"])
 def test_models(name):
     config = _config(name)
     auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
@@ -121,6 +120,15 @@ def test_attention_without_tree_masks():
     model.config._attn_implementation = "flex_attention"
     with pytest.raises(ValueError, match="flex_attention"):
         zerodraft.attach(model)
+
+
+def test_what_an_encoder_decoder_model_cannot_have():
+    model = support.tiny_seq2seq("t5")
+    ids = torch.cat([support.prompt(1), support.prompt(2)])
+    with pytest.raises(ValueError, match="a batch of 2"):
+        support.ours(model, ids, None, max_new_tokens=3)
+    with pytest.raises(ValueError, match="decoder_attention_mask"):
+        support.ours(model, ids[:1], None, max_new_tokens=3, decoder_attention_mask=torch.ones(1, 1))
 
 
 @pytest.mark.parametrize(
