@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from zerodraft.lookup.drafter import Drafter, DraftSession
     from zerodraft.lookup.memory import DraftMemory
     from zerodraft.lookup.ngram_index import NgramIndex
+    from zerodraft.lookup.phrases import PhraseBook
     from zerodraft.lookup.policy import DraftPolicy
     from zerodraft.lookup.segment_file import MemoryFileError
     from zerodraft.lookup.stats import GenerationStats
@@ -36,6 +37,7 @@ _HOME_OF = {
     "NgramIndex": "zerodraft.lookup.ngram_index",
     "DraftMemory": "zerodraft.lookup.memory",
     "MemoryFileError": "zerodraft.lookup.segment_file",
+    "PhraseBook": "zerodraft.lookup.phrases",
     "SuffixTree": "zerodraft.lookup.suffix_tree",
     "warm_up": "zerodraft.lookup.warm_up",
     "GenerationStats": "zerodraft.lookup.stats",
@@ -54,6 +56,7 @@ __all__ = [
     "MemoryFileError",
     "NgramIndex",
     "Outcome",
+    "PhraseBook",
     "SuffixTree",
     "attach",
     "detach",
