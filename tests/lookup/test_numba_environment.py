@@ -1,0 +1,319 @@
+"""The kernels in hostile surroundings: unusable caches, many processes, threads, forks, one CPU.
+
+Each case is a process of its own that works on a copy of the package, so the cache of this checkout is never harmed.
+What concerns the disk is tried on a core file of four tiny kernels, which compile in a second, and once on all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORES = sorted(path.stem for path in (ROOT / "lookup").glob("_*_core.py"))
+
+DRAFT = """
+from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.suffix_tree import SuffixTree
+
+def draft():
+    tree = SuffixTree([1, 2, 3, 1, 2])
+    session = Drafter().begin([1, 2, 3, 1, 2])
+    assert tree.propose(2).token_ids.tolist() == [3, 1], tree.propose(2)
+    assert tree.propose(2, max_branches=2).token_ids.tolist() == [3, 1]
+    assert session.propose(2).token_ids.tolist() == [3, 1]
+"""
+REPORT = f"""
+import importlib
+
+def kernels():
+    for name in {CORES!r}:
+        core = importlib.import_module("zerodraft.lookup." + name)
+        for value in vars(core).values():
+            if hasattr(value, "nopython_signatures"):
+                yield value
+
+def num_compiled():
+    return sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels())
+
+def num_uncached():
+    return sum(kernel.stats.cache_path is None for kernel in kernels())
+"""
+USE = DRAFT + REPORT + "draft()\n"
+
+
+def environment(site: Path, **extra: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH") if name in os.environ}
+    plain = {"PYTHONPATH": str(site), "HOME": str(site / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, **plain, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **extra}
+
+
+def start(site: Path, code: str, **extra: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=site, env=environment(site, **extra))
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def run(site: Path, code: str, **extra: str) -> str:
+    return finish(start(site, code, **extra))
+
+
+MINI_CORE = """
+from numba import types
+from zerodraft.lookup._jit import kernel
+
+@kernel(types.int64(types.int64))
+def one(x):
+    return x + 1
+
+@kernel(types.int64(types.int64))
+def two(x):
+    return one(x) + 1
+
+@kernel(types.int64(types.int64))
+def three(x):
+    return two(x) + 1
+
+@kernel(types.int64(types.int64))
+def four(x):
+    return three(x) + 1
+"""
+USE_MINI = """
+from zerodraft.lookup import _mini_core as mini
+assert mini.four(1) == 5
+compiled = [k for k in (mini.one, mini.two, mini.three, mini.four) if sum(k.stats.cache_misses.values())]
+"""
+
+
+def copy_of_package(folder: Path) -> Path:
+    shutil.copytree(ROOT / "src" / "zerodraft", folder / "zerodraft", ignore=shutil.ignore_patterns("*.pyc", "*.tmp.*"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, this checkout's compiled kernels with it; those that it lacks are compiled here."""
+    folder = copy_of_package(tmp_path_factory.mktemp("site"))
+    run(folder, USE)
+    return folder
+
+
+@pytest.fixture
+def mini_site(tmp_path: Path) -> Path:
+    """A copy with the tiny core, compiled and cached, and without any other kernel's cache."""
+    folder = copy_of_package(tmp_path / "site")
+    shutil.rmtree(cache_folder(folder), ignore_errors=True)
+    (folder / "zerodraft" / "lookup" / "_mini_core.py").write_text(MINI_CORE)
+    assert run(folder, USE_MINI + "print(len(compiled))") == "4"
+    assert len(cache_files(folder)) == 8
+    return folder
+
+
+def cache_folder(site: Path) -> Path:
+    return site / "zerodraft" / "lookup" / "__pycache__"
+
+
+def cache_files(site: Path) -> list[Path]:
+    return sorted(path for path in cache_folder(site).iterdir() if path.suffix in (".nbi", ".nbc"))
+
+
+def test_a_second_process_compiles_nothing(site: Path) -> None:
+    assert run(site, USE + "print(num_compiled(), num_uncached())") == "0 0"
+
+
+NOWHERE = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull}
+
+
+def block_cache_folder(site: Path) -> None:
+    """Put a file where the folder would be: then nobody can make it, not even root, whom permissions do not stop."""
+    shutil.rmtree(cache_folder(site), ignore_errors=True)
+    cache_folder(site).write_bytes(b"")
+
+
+@pytest.mark.slow
+def test_no_place_for_a_cache_and_no_compiler(tmp_path: Path) -> None:
+    """A read-only install, HOME unusable, nothing on PATH: all kernels are compiled in memory, and draft."""
+    site = copy_of_package(tmp_path)
+    block_cache_folder(site)
+    assert run(site, USE + "print(num_compiled() > 0)", PATH="", **NOWHERE) == "True"
+    assert cache_folder(site).read_bytes() == b""
+
+
+def test_an_unusable_folder_beside_the_file_and_a_usable_home(mini_site: Path) -> None:
+    block_cache_folder(mini_site)
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "4"
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"
+    assert list((mini_site / "home").rglob("*.nbc"))
+
+
+READ_ONLY = """
+import tempfile
+def refuse(*args, **kwargs):
+    raise PermissionError("read-only")
+tempfile.TemporaryFile = refuse  # what numba tries before it trusts a folder
+"""
+
+
+def test_a_cache_shipped_with_a_read_only_install_is_used(mini_site: Path) -> None:
+    assert run(mini_site, READ_ONLY + USE_MINI + "print(len(compiled))", **NOWHERE) == "0"
+
+
+def test_a_read_only_cache_of_other_sources_is_left_alone(mini_site: Path) -> None:
+    core = mini_site / "zerodraft" / "lookup" / "_mini_core.py"
+    core.write_text(MINI_CORE.replace("one(x) + 1", "one(x) + 101"))
+    changed = USE_MINI.replace("== 5", "== 105")
+    assert run(mini_site, READ_ONLY + changed + "print(len(compiled))", **NOWHERE) == "4"
+
+
+def test_a_cache_folder_of_the_users_choice_is_respected(mini_site: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in cache_files(mini_site)}
+    run(mini_site, USE_MINI, NUMBA_CACHE_DIR=str(tmp_path / "chosen"))
+    assert len(list((tmp_path / "chosen").rglob("*.nbc"))) == 4
+    assert {path: path.stat().st_mtime_ns for path in cache_files(mini_site)} == before
+
+
+def emptied(content: bytes) -> bytes:
+    return b""
+
+
+def garbage(content: bytes) -> bytes:
+    return b"\x80\x04garbage" * 100
+
+
+def halved(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit in the middle: in a data file that is machine code, which would still load."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", [emptied, garbage, halved, flipped])
+def test_damaged_cache_files_are_compiled_anew(mini_site: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
+    for path in cache_files(mini_site):
+        if path.suffix == suffix:
+            path.write_bytes(damage(path.read_bytes()))
+    num_compiled = int(run(mini_site, USE_MINI + "print(len(compiled))"))
+    assert num_compiled == 4 or (suffix, damage) == (".nbi", flipped)  # a flipped bit in an index may mean nothing
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"  # and the cache has healed
+
+
+def test_eight_processes_import_at_once_on_a_cold_cache(mini_site: Path) -> None:
+    shutil.rmtree(cache_folder(mini_site))
+    for process in [start(mini_site, USE_MINI) for _ in range(8)]:
+        finish(process)
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"
+    assert not [path.name for path in cache_folder(mini_site).iterdir() if ".tmp." in path.name]
+
+
+FOUR_THREADS = """
+import threading
+failures = []
+barrier = threading.Barrier(4)
+def first_use():
+    barrier.wait()
+    try:
+        exec(CODE, {})
+    except BaseException as error:
+        failures.append(error)
+threads = [threading.Thread(target=first_use) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not failures, failures
+"""
+
+
+def test_first_use_from_four_threads_at_once(site: Path) -> None:
+    run(site, f"CODE = {USE!r}\n{FOUR_THREADS}")
+
+
+FORK = """
+import os
+child = os.fork()
+if child == 0:
+    try:
+        draft()
+        os._exit(0 if num_compiled() == 0 else 2)
+    except BaseException:
+        os._exit(1)
+_, status = os.waitpid(child, 0)
+draft()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_use_then_fork(site: Path) -> None:
+    assert run(site, USE + FORK) == "0"
+
+
+ONE_CPU = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # what taskset does
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity on this system")
+def test_on_one_cpu_there_is_one_thread(site: Path) -> None:
+    assert run(site, ONE_CPU + USE + "print(len(os.listdir('/proc/self/task')))") == "1"
+
+
+AFTER_WARM_UP = """
+from zerodraft.lookup.warm_up import warm_up
+seconds = warm_up()
+assert seconds >= 0.0
+import zerodraft.lookup.suffix_tree
+before = {kernel.__name__: len(kernel.nopython_signatures) for kernel in kernels()}
+misses = num_compiled()
+draft()
+import numpy as np
+tree = zerodraft.lookup.suffix_tree.SuffixTree(np.arange(50, dtype=np.int64))
+tree.extend((1, 2)); tree.append(3); tree.add_barrier(); tree.count([1]); tree.branches()
+frozen = np.array([5, 6, 5], np.int32); frozen.flags.writeable = False
+tree.extend(frozen); tree.count(frozen); tree.propose(np.int64(3), min_prob=0)
+assert {kernel.__name__: len(kernel.nopython_signatures) for kernel in kernels()} == before
+assert num_compiled() == misses
+assert set(before.values()) == {1}, before
+"""
+
+
+def test_after_warm_up_nothing_is_compiled(site: Path) -> None:
+    """The first propose then is a plain call; no kernel ever gets a second version for other argument types."""
+    run(site, DRAFT + REPORT + AFTER_WARM_UP)
+
+
+WRONG_TYPES = """
+import numpy as np
+from zerodraft.lookup import _suffix_core as core
+try:
+    core.find_below(*[np.zeros(4, np.int64)] * 5, np.zeros(1, np.int64))
+except TypeError:
+    print("refused")
+"""
+
+
+def test_a_kernel_refuses_other_types(site: Path) -> None:
+    assert run(site, WRONG_TYPES) == "refused"
+
+
+def test_kernels_call_only_kernels_of_their_own_file() -> None:
+    """Numba's cache notices changes in the function's own file only."""
+    for name in CORES:
+        text = (ROOT / "lookup" / f"{name}.py").read_text()
+        ours = [line for line in text.splitlines() if line.startswith(("from zerodraft", "import zerodraft"))]
+        assert all("zerodraft.lookup._jit import" in line for line in ours), ours
