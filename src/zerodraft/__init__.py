@@ -14,6 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zerodraft.integrations.editing import edit_text
+    from zerodraft.integrations.generating import generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
     from zerodraft.lookup.draft import Draft, Outcome
     from zerodraft.lookup.drafter import Drafter, DraftSession
@@ -41,6 +43,8 @@ _HOME_OF = {
     "SuffixTree": "zerodraft.lookup.suffix_tree",
     "warm_up": "zerodraft.lookup.warm_up",
     "GenerationStats": "zerodraft.lookup.stats",
+    "edit_text": "zerodraft.integrations.editing",
+    "generate_text": "zerodraft.integrations.generating",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
     "speculate": "zerodraft.integrations.hf.attach",
@@ -60,6 +64,8 @@ __all__ = [
     "SuffixTree",
     "attach",
     "detach",
+    "edit_text",
+    "generate_text",
     "speculate",
     "warm_up",
 ]

@@ -1,0 +1,292 @@
+"""The command line: thin shells over ``edit_text`` and ``generate_text``. The result goes to stdout, talk to stderr.
+
+Only typer is imported here; torch and transformers come with the first command that needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from zerodraft.integrations.compare import Comparison
+    from zerodraft.integrations.models import LoadedModel
+    from zerodraft.lookup.stats import GenerationStats
+
+app = typer.Typer(
+    name="zerodraft",
+    help="Language models write faster, without changing a word of what they write.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[str, typer.Option(help="Folder, hub id, or 'demo': a small model that is fetched once.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is float32 on a CPU.")]
+Device = Annotated[str, typer.Option(help="A torch device; auto takes the accelerator where there is one.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
+TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a temperature.")]
+Seed = Annotated[Optional[int], typer.Option(help="Seed for sampling.", show_default="none")]  # noqa: UP045
+Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False) -> None:
+    """Language models write faster, without changing a word of what they write."""
+    if version:
+        import zerodraft
+
+        typer.echo(zerodraft.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def edit(
+    file: Annotated[Path, typer.Argument(help="The file to edit, UTF-8.")],
+    instruction: Annotated[str, typer.Option("--instruction", "-i", help="What to change.")],
+    write: Annotated[bool, typer.Option("--write", "-w", help="Replace the file, atomically.")] = False,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option("--output", "-o", help="Write the edited file here.", show_default="none"),
+    ] = None,
+    model: Model = "demo",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    max_new_tokens: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Most tokens of the answer.", show_default="1.5 times the file's and 256"),
+    ] = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    compare: Compare = False,
+    as_json: Json = False,
+) -> None:
+    """Let a model edit a file, and print the change as a unified diff."""
+    from zerodraft.integrations.source_file import SourceFile, write_atomically
+
+    with _one_line_errors():
+        _check(temperature, top_p, max_new_tokens)
+        source = SourceFile.read(file)
+        if not source.text.strip():
+            raise ValueError(f"there is nothing to edit: {file} is empty")
+        loaded = _load(model, dtype, device)
+        from zerodraft.integrations.editing import edit_text
+
+        with _status("writing") as streamer:
+            result = edit_text(
+                loaded.model,
+                loaded.tokenizer,
+                source.text,
+                instruction,
+                language=source.language,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                seed=seed,
+                streamer=streamer,
+                compare=compare,
+            )
+        if output is not None:
+            write_atomically(Path(output.resolve()), source.encode(result.text))
+        if write and result.text != source.text:
+            source.replace(result.text)
+        diff = source.diff(result.text)
+        if as_json:
+            _print_json(loaded, result.stats, result.comparison, file=str(file), text=result.text, diff=diff)
+        else:
+            _print_diff(diff)
+        _summary(result.stats, result.comparison, "" if diff else "nothing changed; ")
+
+
+@app.command()
+def generate(
+    prompt: Annotated[Optional[str], typer.Argument(help="The prompt.", show_default="from --file or stdin")] = None,  # noqa: UP045
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--file", "-f", help="Read the prompt from this file.", show_default="none"),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")] = False,
+    model: Model = "demo",
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to write.")] = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    compare: Compare = False,
+    as_json: Json = False,
+) -> None:
+    """Let a model answer a prompt, and stream the text."""
+    with _one_line_errors():
+        _check(temperature, top_p, max_new_tokens)
+        message = _read_prompt(prompt, file)
+        loaded = _load(model, dtype, device)
+        from zerodraft.integrations.generating import generate_text
+        from zerodraft.integrations.streaming import TextStream
+
+        result = generate_text(
+            loaded.model,
+            loaded.tokenizer,
+            message,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            raw=raw,
+            streamer=None if as_json else TextStream(loaded.tokenizer, _write),
+            compare=compare,
+        )
+        if as_json:
+            _print_json(loaded, result.stats, result.comparison, text=result.text, hit_limit=result.hit_limit)
+        else:
+            _write("\n")
+        _summary(result.stats, result.comparison, "stopped at --max-new-tokens; " if result.hit_limit else "")
+
+
+def _check(temperature: float, top_p: float, max_new_tokens: int | None) -> None:
+    """Refuse bad numbers before a model is loaded for them."""
+    from zerodraft.integrations.generating import Sampling
+
+    Sampling(1 if max_new_tokens is None else max_new_tokens, temperature, top_p)
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    from zerodraft.integrations.source_file import SourceFile
+
+    if prompt is not None and file is not None:
+        raise ValueError("give the prompt as an argument or with --file, not both")
+    if file is not None:
+        prompt = SourceFile.read(file).text
+    elif prompt is None:
+        prompt = sys.stdin.buffer.read().decode("utf-8")
+    if not prompt.strip():
+        raise ValueError("the prompt is empty")
+    return prompt
+
+
+def _load(name: str, dtype: str, device: str) -> LoadedModel:
+    """Load the model, and the lookup kernels with it; they are compiled once per machine."""
+    from zerodraft.integrations.models import load_model
+    from zerodraft.integrations.weights import progress_bar
+    from zerodraft.lookup.warm_up import warm_up
+
+    with progress_bar() as progress:
+        loaded = load_model(name, dtype=dtype, device=device, say=_talk, progress=progress)
+    if (seconds := warm_up()) > 2.0:
+        _talk(f"compiled the lookup kernels in {seconds:.0f} s (once per machine)")
+    return loaded
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn what the user can do something about into one line on stderr and exit status 1."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        _talk(line)
+        raise typer.Exit(1) from error
+
+
+@contextlib.contextmanager
+def _status(what: str) -> Iterator[Any]:
+    """Show a count of tokens on a terminal while they come in; yield the streamer that counts them."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status(what) as status:
+        yield _Counter(lambda count: status.update(f"{what}: {count} tokens"))
+
+
+class _Counter:
+    """A streamer that only counts."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell, self._count = tell, -1  # the first put is the prompt
+
+    def put(self, ids: Any) -> None:
+        self._count = 0 if self._count < 0 else self._count + int(ids.numel())
+        self._tell(self._count)
+
+    def end(self) -> None:
+        """Nothing was held back."""
+
+
+def _summary(stats: GenerationStats, comparison: Comparison | None, first: str) -> None:
+    if comparison is not None:
+        print_table(comparison)
+    pace = stats.num_emitted_tokens / stats.total_seconds if stats.total_seconds else 0.0
+    _talk(
+        f"{first}{stats.num_emitted_tokens} tokens in {stats.total_seconds:.1f} s ({pace:.1f} per second), "
+        f"{stats.tokens_per_forward:.1f} tokens per forward"
+        + (f"; {stats.stand_down_reason}" if stats.stand_down_reason else "")
+    )
+
+
+def print_table(comparison: Comparison) -> None:
+    """Print the ways of decoding side by side on stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
+    def maybe(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    table = Table()
+    for head in ("decoding", "tokens/s", "speed-up", "forwards", "tokens/forward", "acceptance", "lookup µs/token"):
+        table.add_column(head, justify="left" if head == "decoding" else "right")
+    table.add_column("text")
+    for way in comparison.ways:
+        table.add_row(
+            way.name,
+            f"{way.tokens_per_second:.1f}",
+            f"{comparison.speedup(way.name):.2f}x",
+            str(way.num_forwards),
+            f"{way.tokens_per_forward:.2f}",
+            maybe(way.acceptance, ".0%"),
+            maybe(way.lookup_us_per_token, ".1f"),
+            comparison.verdict(way.name),
+        )
+    console = Console(stderr=True)
+    console.print(table) if console.is_terminal else Console(stderr=True, width=140).print(table)
+
+
+def _print_json(loaded: LoadedModel, stats: GenerationStats, comparison: Comparison | None, **values: Any) -> None:
+    compared = None if comparison is None else comparison.as_dict()
+    document = values | {"model": loaded.origin, "stats": stats.as_dict(), "compare": compared}
+    _write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def _print_diff(diff: str) -> None:
+    colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
+    if sys.stdout.isatty():
+        lines = diff.split("\n")
+        diff = "\n".join(typer.style(line, fg=colours[line[0]]) if line[:1] in colours else line for line in lines)
+    _write(diff)
+
+
+def _write(text: str) -> None:
+    """Write to stdout byte for byte: line ends are not translated, whatever the platform."""
+    sys.stdout.flush()
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:
+        sys.stdout.write(text)
+    else:
+        buffer.write(text.encode("utf-8"))
+    sys.stdout.flush()
+
+
+def _talk(line: str) -> None:
+    typer.echo(f"zerodraft: {line}", err=True)
