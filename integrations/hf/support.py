@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.generation.configuration_utils import GenerationMode
@@ -11,6 +12,11 @@ from transformers.generation.configuration_utils import GenerationMode
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _ENCODER_DECODERS = {"t5", "bart"}
 _ATTENTION = {"eager", "sdpa"}
+# Families that the tests compare with plain generation; others are tried out once before they are trusted.
+_TESTED = {
+    *("falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "gptj", "llama"),
+    *("mistral", "mixtral", "opt", "phi", "phi3", "qwen2", "qwen3"),
+}
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
@@ -44,6 +50,26 @@ def check_model(model: PreTrainedModel) -> None:
     attention = text_config._attn_implementation
     if attention not in _ATTENTION:
         raise refuse(f"attn_implementation={attention!r}", model, f"tree masks need one of {sorted(_ATTENTION)}")
+    if text_config.model_type not in _TESTED and not vars(model).get("_zerodraft_tried", False):
+        _try_out(model)
+
+
+def _try_out(model: PreTrainedModel) -> None:
+    """Refuse an untested family unless a small experiment on this very model comes out right."""
+    from zerodraft.integrations.hf.selftest import width_error
+
+    was_training = model.training
+    try:
+        error = width_error(model.eval())
+    except Exception as failure:
+        raise refuse(f"model type {model.config.model_type!r}", model, f"a trial step failed: {failure}") from failure
+    finally:
+        model.train(was_training)
+    if not error < min(256 * torch.finfo(model.dtype).eps, 0.1):
+        raise refuse(
+            f"model type {model.config.model_type!r}", model, f"a trial step was off by {error:.1e} of its scale"
+        )
+    model._zerodraft_tried = True
 
 
 def _takes_positions(model: PreTrainedModel) -> bool:

@@ -115,6 +115,44 @@ def test_models(name):
         model.generate(support.prompt(1), max_new_tokens=4, custom_generate=zerodraft.speculate(support.silent()))
 
 
+def test_an_untested_family_is_tried_out_first():
+    """One whose layers keep a local window of their own is refused; one that follows masks and positions is taken."""
+    common = {"vocab_size": 97, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+    local = transformers.GPTNeoConfig(
+        **common, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=8
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(local).train()
+    with pytest.raises(ValueError, match=r"GPTNeoForCausalLM.*gpt_neo"):
+        zerodraft.attach(model)
+    assert model.training
+    model = transformers.AutoModelForCausalLM.from_config(transformers.CohereConfig(**support.SIZES)).eval()
+    ids = support.prompt(1)
+    expected = support.plain(model, ids, max_new_tokens=30)
+    got, stats = support.ours(model, ids, support.bushy(expected[0]), max_new_tokens=30)
+    assert torch.equal(got, expected)
+    assert stats.num_decode_forwards < 29
+    with _NoForward(model):  # tried once, not again
+        zerodraft.attach(model)
+
+
+@pytest.mark.parametrize("name", support.MODEL_NAMES)
+def test_the_trial_passes_on_the_tested_families_and_can_fail(name, monkeypatch):
+    from zerodraft.integrations.hf import target
+    from zerodraft.integrations.hf.selftest import width_error
+
+    model = support.tiny(name)
+    assert width_error(model) < 2e-6
+    right = target.forward_inputs
+
+    def wrong(*args, **options):
+        positions, masks = right(*args, **options)
+        return positions, {window: torch.zeros_like(mask) for window, mask in masks.items()}
+
+    monkeypatch.setattr(target, "forward_inputs", wrong)
+    assert width_error(model) > 1e-3
+
+
 def test_attention_without_tree_masks():
     model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**support.SIZES)).eval()
     model.config._attn_implementation = "flex_attention"
