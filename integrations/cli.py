@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,7 +32,7 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; au
 Device = Annotated[str, typer.Option(help="A torch device; auto takes the accelerator where there is one.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a temperature.")]
-Seed = Annotated[Optional[int], typer.Option(help="Seed for sampling.", show_default="none")]  # noqa: UP045
+Seed = Annotated[int | None, typer.Option(help="Seed for sampling.", show_default="none")]
 Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
 
@@ -53,14 +53,14 @@ def edit(
     instruction: Annotated[str, typer.Option("--instruction", "-i", help="What to change.")],
     write: Annotated[bool, typer.Option("--write", "-w", help="Replace the file, atomically.")] = False,
     output: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        Path | None,
         typer.Option("--output", "-o", help="Write the edited file here.", show_default="none"),
     ] = None,
     model: Model = "demo",
     dtype: Dtype = "auto",
     device: Device = "auto",
     max_new_tokens: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(help="Most tokens of the answer.", show_default="1.5 times the file's and 256"),
     ] = None,
     temperature: Temperature = 0.0,
@@ -108,9 +108,9 @@ def edit(
 
 @app.command()
 def generate(
-    prompt: Annotated[Optional[str], typer.Argument(help="The prompt.", show_default="from --file or stdin")] = None,  # noqa: UP045
+    prompt: Annotated[str | None, typer.Argument(help="The prompt.", show_default="from --file or stdin")] = None,
     file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--file", "-f", help="Read the prompt from this file.", show_default="none"),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")] = False,

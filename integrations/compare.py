@@ -201,7 +201,7 @@ def _counted(call: Call) -> Iterator[list[int]]:
     widths: list[int] = []
 
     def count(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        ids = kwargs.get("input_ids", args[0] if args else None)
+        ids: Any = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         widths.append(int(ids.shape[1]))
 
     handle = call.model.register_forward_pre_hook(count, with_kwargs=True)

@@ -178,7 +178,7 @@ def fence_criterion(tokenizer: Any, fence: str, num_prompt_tokens: int) -> Any:
 
     reach = 2 * len(fence) + 16
 
-    class FenceClosed(StoppingCriteria):
+    class FenceClosed(StoppingCriteria):  # type: ignore[misc]
         def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
             new = input_ids[0, max(num_prompt_tokens, input_ids.shape[1] - reach) :]
             met = "\n" in tokenizer.decode(new[-1:])

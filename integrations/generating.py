@@ -159,7 +159,7 @@ class Call:
 
     def run(self, *, streamer: Any = None) -> Written:
         """Decode with zerodraft. The model is not changed; one that is attached is used as it is."""
-        extra = {} if self.prediction_ids is None else {"prediction_ids": self.prediction_ids}
+        extra: dict[str, Any] = {} if self.prediction_ids is None else {"prediction_ids": self.prediction_ids}
         if is_attached(self.model):
             generate = self.model.generate
             ids = self.generate(streamer=streamer, attached=True, **extra)
@@ -185,7 +185,7 @@ class Call:
             options["pad_token_id"] = 0  # never used at batch 1; without one transformers prints a line
         generate = model.generate if attached else type(model).generate.__get__(model)
         with self.sampling.seeded():
-            output = generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+            output: torch.Tensor = generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
         return output[0, len(self.prompt_ids) :]
 
     def written(self, ids: torch.Tensor, stats: GenerationStats) -> Written:

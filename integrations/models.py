@@ -90,19 +90,35 @@ def hub_answers(hub_id: str, *, timeout: float = HUB_TIMEOUT) -> bool:
     return True
 
 
+def load_from_hub(
+    hub_id: str, *, dtype: str = "auto", device: str = "auto", say: Callable[[str], None] | None = None
+) -> LoadedModel | None:
+    """Return a model from the hub's cache or the hub, None where neither has it. Arguments as in ``load_model``."""
+    place = _device(device)
+    found = _hub_model(hub_id, {"dtype": _torch_dtype(dtype, place)}, say or (lambda line: None))
+    return None if found is None else LoadedModel(found[0].to(place).eval(), found[1], hub_id, found[2])
+
+
+def _hub_model(hub_id: str, options: dict[str, Any], tell: Callable[[str], None]) -> tuple[Any, Any, str] | None:
+    try:
+        return *_load(hub_id, options, local_only=True), f"{hub_id} (hub cache)"
+    except ModelError:
+        pass
+    if not hub_answers(hub_id):
+        return None
+    tell(f"downloading {hub_id} from the hub, once")
+    try:
+        return *_load(hub_id, options, local_only=False), hub_id
+    except ModelError as error:
+        tell(f"the hub answered, but: {error}")
+        return None
+
+
 def _load_demo(
     options: dict[str, Any], tell: Callable[[str], None], progress: weights.Progress | None
 ) -> tuple[Any, Any, str]:
-    try:
-        return *_load(DEMO_HUB_ID, options, local_only=True), f"{DEMO_HUB_ID} (hub cache)"
-    except ModelError:
-        pass
-    if hub_answers(DEMO_HUB_ID):
-        try:
-            tell(f"downloading {DEMO_HUB_ID} from the hub (1 GB, once)")
-            return *_load(DEMO_HUB_ID, options, local_only=False), DEMO_HUB_ID
-        except ModelError as error:
-            tell(f"the hub answered, but: {error}")
+    if (found := _hub_model(DEMO_HUB_ID, options, tell)) is not None:
+        return found
     fetched = weights.find("qwen")
     if fetched is not None:
         tell(f"no hub in reach: using {weights.pinned('qwen').title}, fetched before")
@@ -121,7 +137,7 @@ def _load(source: str, options: dict[str, Any], *, local_only: bool) -> tuple[An
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     common: dict[str, Any] = {"local_files_only": local_only, "trust_remote_code": False}
-    with quiet_transformers():
+    with QuietTransformers():
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(source, **common)
             model: Any = AutoModelForCausalLM.from_pretrained(source, **common, **options)
@@ -132,7 +148,7 @@ def _load(source: str, options: dict[str, Any], *, local_only: bool) -> tuple[An
     return model, tokenizer
 
 
-class quiet_transformers:  # noqa: N801 - reads as a statement: with quiet_transformers()
+class QuietTransformers:
     """Keep transformers' own progress bars off the terminal while loading; ours say what matters."""
 
     def __enter__(self) -> None:

