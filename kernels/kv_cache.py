@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from zerodraft.kernels._twins import use_triton
+
 _FIRST_CAPACITY = 64
 
 
@@ -23,6 +25,15 @@ class RowLengths:
     def __init__(self, num_rows: int) -> None:
         self.of_row = [0] * num_rows
         self.reserve = 0  # capacity that the caller knows it will need
+        self._copied: list[int] = []
+        self._copy: torch.Tensor | None = None
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """The lengths as int32 (B,) on ``device``: one small copy per change, shared by all layers."""
+        if self._copy is None or self._copied != self.of_row or self._copy.device != device:
+            self._copied = list(self.of_row)
+            self._copy = torch.tensor(self.of_row, dtype=torch.int32, device=device)
+        return self._copy
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
@@ -60,6 +71,12 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         need = max(self.rows.of_row) + width
         if self.keys.shape[2] < need:
             self._grow(need)
+        if use_triton(key_states):
+            from zerodraft.kernels import kv_cache_triton
+
+            starts = self.rows.on(key_states.device)
+            kv_cache_triton.append(key_states, value_states, self.keys, self.values, starts)
+            return self.keys[:, :, :need], self.values[:, :, :need]
         for row, start in enumerate(self.rows.of_row):
             self.keys[row, :, start : start + width] = key_states[row]
             self.values[row, :, start : start + width] = value_states[row]
@@ -130,6 +147,36 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
                 layer.keys[row, :, into] = layer.keys[row, :, source]
                 layer.values[row, :, into] = layer.values[row, :, source]
         self.rows.of_row[row] = start + count
+
+    def keep_all(self, entries: Sequence[Sequence[int]]) -> None:
+        """``keep`` for every row of the last forward; on CUDA with Triton all rows and layers move in one launch.
+
+        Args:
+            entries: per row, in the order of the rows.
+        """
+        moves = any(places and places[-1] != len(places) - 1 for places in entries)
+        if moves and self._is_uniform() and use_triton(self.layers[0].keys):
+            self._move_all(entries)
+            self.set_lengths([start + len(places) for start, places in zip(self.rows.of_row, entries)])
+            return
+        for row, places in enumerate(entries):
+            self.keep(row, places)
+
+    def _is_uniform(self) -> bool:
+        """True if all buffers have one shape and dtype, so that one launch can move them all."""
+        buffers = [buffer for layer in self.layers for buffer in (layer.keys, layer.values)]
+        return len({(buffer.shape, buffer.dtype, buffer.device) for buffer in buffers}) == 1
+
+    def _move_all(self, entries: Sequence[Sequence[int]]) -> None:
+        from zerodraft.kernels import kv_cache_triton
+
+        most = max(len(places) for places in entries)
+        moves = [
+            [start, len(places), *places, *[0] * (most - len(places))]
+            for start, places in zip(self.rows.of_row, entries)
+        ]
+        buffers = [buffer for layer in self.layers for buffer in (layer.keys, layer.values)]
+        kv_cache_triton.commit(buffers, torch.tensor(moves, dtype=torch.int32, device=buffers[0].device))
 
     def select_rows(self, rows: Sequence[int]) -> None:
         """Go on with these rows only, in this order."""

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import torch
 
+from zerodraft.kernels._twins import use_triton
+
 
 class Walk(NamedTuple):
     """The result of one walk: accepted node indices from the root down, emitted tokens, and why it ended."""
@@ -83,6 +85,70 @@ def pick(scores: torch.Tensor, *, do_sample: bool, generator: torch.Generator | 
         return torch.argmax(scores, dim=-1)
     probs = torch.nn.functional.softmax(scores, dim=-1)
     return torch.multinomial(probs, num_samples=1, generator=generator).squeeze(1)
+
+
+def pick_and_walk(
+    scores: torch.Tensor,
+    token_ids: torch.Tensor,
+    parents: torch.Tensor,
+    verify: torch.Tensor,
+    noise: torch.Tensor | None = None,
+) -> list[tuple[tuple[int, ...], int]]:
+    """Pick the target's token at every node of every row at once, and walk: for rows whose scores need no history.
+
+    Not lazy: use it where the processors are none or look at the scores alone. On CUDA with Triton one launch, else
+    torch operations; one copy from device to host either way.
+
+    Args:
+        scores: processed logits (B, T, V), float32, float16 or bfloat16; position 0 follows the row's last token,
+            position i + 1 its node i. A row of nothing but -inf, or with NaN, is not meaningful.
+        token_ids, parents: int32 (B, T - 1), ``parents[i] < i``; rows with fewer nodes are filled up with any nodes
+            that are not to be verified.
+        verify: bool (B, T - 1).
+        noise: None picks the largest score. Else (B, D, V) float32: the token at depth d is the argmax of
+            softmax(scores) / noise[:, d], which for ``empty(1, V).exponential_(generator=g)`` is the token that
+            ``torch.multinomial`` draws; nodes at depth D or deeper end the walk with -1 for the next token.
+
+    Returns:
+        Per row: accepted node indices from the root down, and the target's token after the last of them.
+
+    Raises:
+        ValueError: shapes that do not fit each other; with Triton also a dtype or stride its kernel does not take.
+    """
+    rows, width, vocab = scores.shape if scores.ndim == 3 else (0, 0, 0)
+    nodes = (rows, width - 1)
+    if width < 1 or any(tuple(tree.shape) != nodes for tree in (token_ids, parents, verify)):
+        shapes = ", ".join(str(tuple(given.shape)) for given in (scores, token_ids, parents, verify))
+        raise ValueError(f"expected scores (B, T, V) and trees (B, T - 1), got {shapes}")
+    if noise is not None and (noise.ndim != 3 or noise.shape[0] != rows or noise.shape[2] != vocab):
+        raise ValueError(f"expected noise ({rows}, D, {vocab}), got {tuple(noise.shape)}")
+    if use_triton(scores):
+        from zerodraft.kernels import verify_triton
+
+        packed = verify_triton.pick_and_walk(scores, token_ids, parents, verify, noise)[0].tolist()
+        return [(tuple(row[2 : 2 + row[0]]), row[1]) for row in packed]
+    picks = _picks(scores, parents, noise).tolist()
+    return [_walk_picks(*row) for row in zip(picks, token_ids.tolist(), parents.tolist(), verify.tolist())]
+
+
+def _picks(scores: torch.Tensor, parents: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
+    """The target's token at every position, int64 (B, T); -1 deeper than the noise reaches."""
+    if noise is None:
+        return scores.argmax(-1)
+    depths = torch.zeros(scores.shape[:2], dtype=torch.int64, device=scores.device)
+    for node in range(parents.shape[1]):
+        up = parents[:, node : node + 1].long() + 1
+        depths[:, node + 1 : node + 2] = depths.gather(1, up) + 1
+    drawn = noise.gather(1, depths.clamp(max=noise.shape[1] - 1)[:, :, None].expand_as(scores))
+    picks = (torch.softmax(scores.float(), -1) / drawn).argmax(-1)
+    return torch.where(depths < noise.shape[1], picks, -1)
+
+
+def _walk_picks(
+    picks: list[int], token_ids: list[int], parents: list[int], verify: list[bool]
+) -> tuple[tuple[int, ...], int]:
+    done = walk(token_ids, parents, verify, lambda node: (picks[node + 1], None))
+    return done.path, done.new_ids[-1]
 
 
 def accept_probability(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -218,3 +218,32 @@ def test_a_long_random_run() -> None:
         for row in range(3):
             machine.keep(row, [0, *sorted(rng.sample(range(1, width), rng.randrange(width)))])
     assert_holds(machine.cache, machine.lists.committed)
+
+
+@given(st.integers(0, 10**6))
+def test_keeping_all_rows_at_once_is_keeping_them_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    together, single = Machine(3), Machine(3)
+    for _ in range(3):
+        width = rng.randrange(1, 7)
+        places = [sorted(rng.sample(range(width), rng.randrange(width + 1))) for _ in range(3)]
+        together.write(width)
+        single.write(width)
+        together.cache.keep_all(places)
+        for row, kept in enumerate(places):
+            together.lists.keep(row, kept)
+            single.keep(row, kept)
+    assert_holds(together.cache, together.lists.committed)
+    for ours, theirs in zip(together.cache.layers, single.cache.layers):
+        assert torch.equal(ours.keys, theirs.keys)
+
+
+def test_lengths_on_a_device_follow_the_rows() -> None:
+    machine = Machine(2)
+    first = machine.cache.rows.on(torch.device("cpu"))
+    assert first.tolist() == [0, 0]
+    assert first.dtype == torch.int32
+    machine.write(3)
+    machine.keep(1, [0, 1])
+    assert machine.cache.rows.on(torch.device("cpu")).tolist() == [0, 2]
+    assert machine.cache.rows.on(torch.device("cpu")) is machine.cache.rows.on(torch.device("cpu"))
