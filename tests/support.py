@@ -276,3 +276,32 @@ def bushy(text: Any, seed: int = 0, width: int = 5, windows: bool = False) -> Sc
         return Draft.tree(ids[:count], np.asarray(parents[:count], np.int32), verify=verify[:count])
 
     return Scripted(make)
+
+
+def walk_case(seed: int, rows: int, width: int, vocab: int) -> Any:
+    """(scores, token_ids, parents, verify) of trees in which many nodes are what the target picks."""
+    import torch
+
+    g = torch.Generator().manual_seed(seed)
+    scores = torch.randn(rows, width, vocab, generator=g)
+    parents = torch.empty(rows, width - 1, dtype=torch.int32)
+    for node in range(width - 1):
+        parents[:, node] = torch.randint(-1, max(node, 0), (rows,), generator=g)
+    token_ids = torch.randint(vocab, (rows, width - 1), generator=g, dtype=torch.int32)
+    picks = scores.argmax(-1)
+    follow = torch.rand(rows, width - 1, generator=g) < 0.7
+    token_ids = torch.where(follow, picks.gather(1, parents.long() + 1).int(), token_ids)
+    verify = torch.rand(rows, width - 1, generator=g) < 0.9
+    return scores, token_ids, parents, _verifiable(parents, token_ids, verify)
+
+
+def _verifiable(parents: Any, token_ids: Any, verify: Any) -> Any:
+    """Only one of equal siblings, and only nodes whose ancestors are verified, may be verified."""
+    may = verify.clone()
+    for row in range(parents.shape[0]):
+        seen = set()
+        for node, (up, token) in enumerate(zip(parents[row].tolist(), token_ids[row].tolist())):
+            may[row, node] &= (up, token) not in seen and (up < 0 or bool(may[row, up]))
+            if may[row, node]:
+                seen.add((up, token))
+    return may

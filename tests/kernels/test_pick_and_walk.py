@@ -7,41 +7,15 @@ import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import walk_case
 
 from zerodraft.kernels.verify import pick, pick_and_walk, walk
-
-
-def random_case(seed: int, rows: int, width: int, vocab: int) -> tuple[torch.Tensor, ...]:
-    """Scores, and trees in which many nodes are what the target picks."""
-    g = torch.Generator().manual_seed(seed)
-    scores = torch.randn(rows, width, vocab, generator=g)
-    parents = torch.empty(rows, width - 1, dtype=torch.int32)
-    for node in range(width - 1):
-        parents[:, node] = torch.randint(-1, max(node, 0), (rows,), generator=g)
-    token_ids = torch.randint(vocab, (rows, width - 1), generator=g, dtype=torch.int32)
-    picks = scores.argmax(-1)
-    follow = torch.rand(rows, width - 1, generator=g) < 0.7
-    token_ids = torch.where(follow, picks.gather(1, parents.long() + 1).int(), token_ids)
-    verify = torch.rand(rows, width - 1, generator=g) < 0.9
-    return scores, token_ids, parents, verify_tree(parents, token_ids, verify)
-
-
-def verify_tree(parents: torch.Tensor, token_ids: torch.Tensor, verify: torch.Tensor) -> torch.Tensor:
-    """Only one of equal siblings, and only nodes whose ancestors are verified, may be verified."""
-    may = verify.clone()
-    for row in range(parents.shape[0]):
-        seen = set()
-        for node, (up, token) in enumerate(zip(parents[row].tolist(), token_ids[row].tolist())):
-            may[row, node] &= (up, token) not in seen and (up < 0 or bool(may[row, up]))
-            if may[row, node]:
-                seen.add((up, token))
-    return may
 
 
 @settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 12), st.integers(1, 30))
 def test_argmax_walks_as_the_oracle(seed: int, rows: int, width: int, vocab: int) -> None:
-    scores, token_ids, parents, verify = random_case(seed, rows, width, vocab)
+    scores, token_ids, parents, verify = walk_case(seed, rows, width, vocab)
     got = pick_and_walk(scores, token_ids, parents, verify)
     for row in range(rows):
         picks = scores[row].argmax(-1).tolist()
@@ -50,7 +24,7 @@ def test_argmax_walks_as_the_oracle(seed: int, rows: int, width: int, vocab: int
 
 
 def test_the_cases_are_not_trivial() -> None:
-    lengths = [len(path) for seed in range(50) for path, _ in pick_and_walk(*random_case(seed, 2, 9, 20))]
+    lengths = [len(path) for seed in range(50) for path, _ in pick_and_walk(*walk_case(seed, 2, 9, 20))]
     assert max(lengths) >= 3
     assert min(lengths) == 0
 
@@ -58,7 +32,7 @@ def test_the_cases_are_not_trivial() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_per_output_position_draws_what_plain_decoding_draws(seed: int) -> None:
     """The lazy walk with ``pick`` from a generator, and all nodes at once with that generator's noise drawn ahead."""
-    scores, token_ids, parents, verify = random_case(seed, 1, 9, 40)
+    scores, token_ids, parents, verify = walk_case(seed, 1, 9, 40)
     lazy, ahead = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
     done = walk(
         token_ids[0].tolist(),
@@ -85,7 +59,7 @@ def test_noise_that_ends_early_ends_the_walk() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    scores, token_ids, parents, verify = random_case(0, 2, 5, 7)
+    scores, token_ids, parents, verify = walk_case(0, 2, 5, 7)
     with pytest.raises(ValueError, match=r"trees \(B, T - 1\), got \(2, 5, 7\), \(2, 3\)"):
         pick_and_walk(scores, token_ids[:, :3], parents, verify)
     with pytest.raises(ValueError, match="expected scores"):
