@@ -1,7 +1,8 @@
 """Make lookup/priors.json: how often copies break, by matched length, in a few kinds of text.
 
 Replays the train split one token at a time, counts for every trace how often the best copy was right after m matched
-tokens, and fits a mixture of kinds to these counts (expectation maximisation; every trace weighs the same).
+tokens, and fits a mixture of kinds to these counts (expectation maximisation). Each workload as a whole has the share below,
+more for free text than for copying: a session that wrongly expects copying drafts too much before it knows better.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 
 MATCH_LENS = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512]
-NUM_KINDS, NUM_ROUNDS, PSEUDO_TOKENS = 4, 200, 3.0
+SHARES = {"edits": 0.15, "agents": 0.15, "continuation": 0.35, "summaries": 0.35}
+NUM_KINDS, NUM_ROUNDS, PSEUDO_TOKENS = 4, 200, 20.0
 
 
 def count_breaks(prompt, output, prediction) -> tuple[np.ndarray, np.ndarray]:
@@ -26,27 +28,36 @@ def count_breaks(prompt, output, prediction) -> tuple[np.ndarray, np.ndarray]:
     counts = np.zeros((2, len(MATCH_LENS)))
     session = Drafter(policy=DraftPolicy(max_branches=1)).begin(prompt, prediction)
     session.commit(Draft.empty(), Outcome(path=(), new_ids=(int(output[0]),), stop="full"))
+    running = -1  # where a copy that was right goes on
     for token in output[1:].tolist():
         session.propose(1)
         best = session.best_copy
         if best is not None:
-            position, match_len = best
-            bucket = int(np.searchsorted(MATCH_LENS, match_len, side="right")) - 1
-            counts[int(session.index.token_ids[position] != token), bucket] += 1
+            position, match_len, evidence = best
+            is_right = bool(session.index.token_ids[position] == token)
+            # Other occurrences say much about a copy's first token and nothing about the next ones.
+            if position == running or evidence == "single":
+                bucket = int(np.searchsorted(MATCH_LENS, match_len, side="right")) - 1
+                counts[int(not is_right), bucket] += 1
+            running = position + 1 if is_right else -1
         session.commit(Draft.empty(), Outcome(path=(), new_ids=(token,), stop="rejected"))
     return counts[0], counts[1]
 
 
-def fit(right: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return break probabilities (kinds, lengths) and the weight of each kind from counts (traces, lengths)."""
-    pooled = np.clip(wrong.sum(0) / np.maximum(right.sum(0) + wrong.sum(0), 1.0), 1e-3, 0.95)
+def fit(right: np.ndarray, wrong: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return break probabilities (kinds, lengths) and the weight of each kind.
+
+    From counts (traces, lengths) and the share of each trace (traces,), which sum to 1.
+    """
+    times = (shares * len(shares))[:, None]
+    pooled = np.clip((times * wrong).sum(0) / np.maximum((times * (right + wrong)).sum(0), 1.0), 1e-3, 0.95)
     rate = (wrong.sum(1) + 1) / (right.sum(1) + wrong.sum(1) + 2)
     rank = np.argsort(np.argsort(rate)) * NUM_KINDS // len(rate)
     share = np.eye(NUM_KINDS)[rank] * 0.9 + 0.1 / NUM_KINDS
     for _ in range(NUM_ROUNDS):
-        num_wrong, num_right = share.T @ wrong, share.T @ right
+        num_wrong, num_right = (share * times).T @ wrong, (share * times).T @ right
         breaks = (num_wrong + PSEUDO_TOKENS * pooled) / (num_wrong + num_right + PSEUDO_TOKENS)
-        weight = share.mean(0)
+        weight = (share * times).mean(0)
         score = wrong @ np.log(breaks).T + right @ np.log(1 - breaks).T + np.log(weight + 1e-9)
         share = np.exp(score - score.max(1, keepdims=True))
         share /= share.sum(1, keepdims=True)
@@ -59,7 +70,9 @@ def main() -> None:
     replay.add_arguments(parser)
     traces = [trace for trace in replay.load(parser.parse_args()) if trace.split == "train"]
     counts = [count_breaks(trace.prompt, trace.output, trace.prediction) for trace in traces]
-    breaks, weight = fit(np.array([right for right, _ in counts]), np.array([wrong for _, wrong in counts]))
+    groups = [next(name for name, kinds in replay.GROUPS.items() if trace.kind in kinds) for trace in traces]
+    shares = np.array([SHARES[group] / groups.count(group) for group in groups])
+    breaks, weight = fit(np.array([right for right, _ in counts]), np.array([wrong for _, wrong in counts]), shares)
     priors = {
         "about": "Probability that a copy breaks at the next token after m matched ones, by kind of text. Made by "
         f"bench/fit_priors.py from {len(traces)} traces of the train split (bench/workloads.py).",

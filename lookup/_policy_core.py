@@ -31,9 +31,17 @@ READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
 
 WINDOW: Final = 128  # every position this close to the copy pointer is considered
 LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
+LONG_GRAM: Final = 4  # n of the longer of the two families of hash chains (_ngram_core.ORDER)
 SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
 MAX_COPIES: Final = 16  # most branches at the root
-RANK_PENALTY: Final = 1.2  # measured: after j better candidates failed, one holds 1 / (1 + 1.2 j) of its usual chance
+# Measured, the same in all kinds of text: what the other occurrences of a match say about the token that follows it
+# (not about the tokens after that). SINGLE, PAIR and MANY: one, two, three or more of them, all with this token.
+SINGLE, PAIR, MANY, CONTESTED, OUTVOTED = range(5)
+EVIDENCE_NAMES: Final = ("single", "pair", "many", "contested", "outvoted")
+BREAK_FACTOR: Final = (1.0, 0.7, 0.35)  # a copy that all others confirm breaks less often
+RIGHT_IF_CONTESTED: Final = 0.33  # others go on differently, but not more of them: whatever the match length
+RIGHT_IF_OUTVOTED: Final = 0.2  # most others go on differently
+RANK_PENALTY: Final = 0.5  # after j better candidates failed, one holds 1 / (1 + j / 2) of its usual chance
 MIN_PROB: Final = 0.01  # a node less likely than this is never drafted: no curve is measured that finely
 MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
 WORTH_FACTOR: Final = 1.1  # drafting slightly too much costs less than slightly too little
@@ -43,7 +51,7 @@ MAX_DOUBT: Final = 6.0  # no kind's log weight falls further below the best: tex
 LENGTH, POINTER, MIN_LEN, MAX_LEN, NUM_PREDICTED, MAX_NODES, MAX_DEPTH, NUM_COPIES, NUM_SETTINGS = range(9)
 # first int64: the best candidate of the last proposal (POSITION -1: none), which is compared with what came even if it
 # was not drafted.
-AT_LENGTH, POSITION, MATCH, SOURCE, NUM_FIRST = range(5)
+AT_LENGTH, POSITION, MATCH, SOURCE, EVIDENCE, NUM_FIRST = range(6)
 EXPECTED_TOKENS, EXPECTED_COST = 0, 1
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = range(6)
 CONTEXT, PREDICTION = 0, 1
@@ -131,8 +139,23 @@ def add_copy(
     return found
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, I64, I64, I64))
-def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Longs) -> int:
+@kernel(types.int64(READ_I32, types.int64, types.int64, I64, I64, types.int64))
+def weigh(tokens: Ints, position: int, match: int, others: Longs, other_lens: Longs, num_others: int) -> int:
+    """What the occurrences that match at least as long say about the token at ``position``: SINGLE ... OUTVOTED."""
+    same, different = 1, 0
+    for i in range(num_others):
+        if other_lens[i] >= match and others[i] != position:
+            if tokens[others[i]] == tokens[position]:
+                same += 1
+            else:
+                different += 1
+    if different:
+        return CONTESTED if same >= different else OUTVOTED
+    return min(same, 3) - 1
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, I64, I64, I64, I64))
+def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Longs, evidence: Longs) -> int:
     """List the places where the text may be copied on from, best first, one per next token; return how many.
 
     Candidates are all positions within WINDOW of the pointer and the LIMIT newest occurrences of the last four tokens
@@ -157,23 +180,41 @@ def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Lon
             if match >= min_len:
                 found = add_copy(tokens, pointer, position, match, found, room, at, lens)
     if found and lens[0] == cap:
-        found = 1
-    else:
-        for family in range(1, -1, -1):
-            last, seen = links[family, length - 1], 0
-            while last >= 0 and seen < LIMIT:
-                seen += 1
-                position = last + 1
-                last = links[family, last]
-                if tokens[position] < 0:
-                    continue
-                match = match_length(tokens, length, position, cap)
-                if match >= min_len:
-                    found = add_copy(tokens, pointer, position, match, found, room, at, lens)
+        lens[0] = match_length(tokens, length, at[0], settings[MAX_LEN])
+        evidence[0] = SINGLE
+        return 1
+    seen_at, seen_lens = np.empty((2, LIMIT), np.int64), np.empty((2, LIMIT), np.int64)
+    num_seen = np.zeros(2, np.int64)
+    for family in range(1, -1, -1):
+        last, steps = links[family, length - 1], 0
+        while last >= 0 and steps < LIMIT:
+            steps += 1
+            position = last + 1
+            last = links[family, last]
+            if tokens[position] < 0:
+                continue
+            match = match_length(tokens, length, position, cap)
+            seen_at[family, num_seen[family]], seen_lens[family, num_seen[family]] = position, match
+            num_seen[family] += 1
+            if match >= min_len:
+                found = add_copy(tokens, pointer, position, match, found, room, at, lens)
     for j in range(found):
+        family = 1 if lens[j] >= LONG_GRAM else 0  # the chain that holds everything matching as long as this one
+        evidence[j] = weigh(tokens, at[j], lens[j], seen_at[family], seen_lens[family], num_seen[family])
         if lens[j] == cap:
             lens[j] = match_length(tokens, length, at[j], settings[MAX_LEN])
+            evidence[j] = SINGLE
     return found
+
+
+@kernel(types.float64(types.float64, types.int64))
+def right_at_first(breaks: float, evidence: int) -> float:
+    """Probability that a candidate's first token is right, from how often copies of its length break and the others."""
+    if evidence == CONTESTED:
+        return RIGHT_IF_CONTESTED
+    if evidence == OUTVOTED:
+        return RIGHT_IF_OUTVOTED
+    return 1.0 - breaks * BREAK_FACTOR[evidence]
 
 
 @kernel(types.int64(READ_I32, READ_I32_2D, I64, READ_F64_2D, READ_F64_2D, READ_F64_2D, READ_F64, I32_2D, I64, F64))
@@ -198,13 +239,14 @@ def propose(
     """
     num_kinds, last = breaks.shape[0], breaks.shape[1] - 1
     at, lens = np.empty(MAX_COPIES, np.int64), np.empty(MAX_COPIES, np.int64)
-    found = find_copies(tokens, links, settings, at, lens)
+    evidence = np.empty(MAX_COPIES, np.int64)
+    found = find_copies(tokens, links, settings, at, lens, evidence)
     length = settings[LENGTH]
     first[AT_LENGTH], first[POSITION] = length, -1
     expected[EXPECTED_TOKENS] = expected[EXPECTED_COST] = 1.0
     if not found:
         return 0
-    first[POSITION], first[MATCH] = at[0], lens[0]
+    first[POSITION], first[MATCH], first[EVIDENCE] = at[0], lens[0], evidence[0]
     first[SOURCE] = PREDICTION if at[0] < settings[NUM_PREDICTED] else CONTEXT
 
     chance = np.empty((MAX_COPIES, num_kinds))  # that the candidate's next node is reached and right, by kind
@@ -224,7 +266,7 @@ def propose(
         after = min(state + 1, last)
         prob[j] = worth[j] = 0.0
         for kind in range(num_kinds):
-            chance[j, kind] = rest[kind] * (1.0 - breaks[kind, state]) / (1.0 + RANK_PENALTY * j)
+            chance[j, kind] = rest[kind] * right_at_first(breaks[kind, state], evidence[j]) / (1.0 + RANK_PENALTY * j)
             rest[kind] -= chance[j, kind]
             prob[j] += chance[j, kind]
             worth[j] += chance[j, kind] * prices[kind, after]
@@ -290,7 +332,8 @@ def learn(tokens: Ints, length: int, may_break: bool, first: Longs, breaks: Floa
             break
         state = min(first[MATCH] + i, last)
         for kind in range(num_kinds):
-            row[kind] += np.log(1.0 - breaks[kind, state] if same else breaks[kind, state])
+            right = 1.0 - breaks[kind, state] if i else right_at_first(breaks[kind, state], first[EVIDENCE])
+            row[kind] += np.log(right if same else 1.0 - right)
         if not same:
             break
         agreed += 1

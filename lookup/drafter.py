@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,29 +11,57 @@ import numpy.typing as npt
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
+from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
 from zerodraft.lookup.ngram_index import NgramIndex
+from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy, priors
+from zerodraft.lookup.shared_sources import SharedSources
 
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
 SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
 
+Remember = Literal["output", "both"]
 TokenIds = Sequence[int] | npt.NDArray[np.integer]
 
 
 class Drafter:
     """Starts drafting sessions; one object for all requests of a process, shared by its threads.
 
-    Holds only settings and what requests share, never the state of one request.
+    Holds only settings and what requests share, never the state of one request. Without a memory nothing of one
+    request reaches another.
 
     >>> session = Drafter().begin([1, 2, 3, 4, 1, 2])
     >>> session.propose(2).token_ids.tolist()
     [3, 4]
     """
 
-    def __init__(self, *, policy: DraftPolicy | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        policy: DraftPolicy | None = None,
+        memory: DraftMemory | None = None,
+        phrases: PhraseBook | None = None,
+    ) -> None:
+        """Set up what all requests share.
+
+        Args:
+            policy: how much to draft, and when not to.
+            memory: texts of earlier requests to draft from; filled by ``DraftSession.finish(remember=...)``.
+            phrases: stock phrases to draft from.
+
+        Raises:
+            ValueError: an argument of another type.
+        """
         self.policy: Final = policy if policy is not None else DraftPolicy()
-        if not isinstance(self.policy, DraftPolicy):
-            raise ValueError(f"policy must be a DraftPolicy, got {type(policy).__name__}")
+        self.memory: Final = memory
+        self.phrases: Final = phrases
+        for name, value, kind in (
+            ("policy", self.policy, DraftPolicy),
+            ("memory", memory, DraftMemory),
+            ("phrases", phrases, PhraseBook),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
 
     def begin(
         self, prompt_ids: TokenIds, prediction_ids: TokenIds | None = None, namespace: str | None = None
@@ -43,14 +71,41 @@ class Drafter:
         Args:
             prompt_ids: (n,) what the target model is given, without padding.
             prediction_ids: (m,) a guess at the whole output, such as the file to be edited.
-            namespace: whose remembered texts may be drafted, None for the common ones.
+            namespace: whose remembered texts may be drafted, None for those of nobody in particular.
 
         Raises:
-            ValueError: ids that are not integers in [0, 2**31 - 1].
+            ValueError: ids that are not integers in [0, 2**31 - 1], or a namespace that is neither a string nor None.
         """
+        check_namespace(namespace)
         prompt = as_token_ids(prompt_ids, "prompt_ids")
         prediction = as_token_ids(() if prediction_ids is None else prediction_ids, "prediction_ids")
         return DraftSession(self, prompt, prediction, namespace)
+
+    def propose_batch(
+        self,
+        sessions: Sequence[DraftSession],
+        max_tokens: int | Sequence[int],
+        max_depth: int | Sequence[int | None] | None = None,
+    ) -> list[Draft]:
+        """Draft for the rows of one batch, which share the target's forward and so its cost.
+
+        Args:
+            sessions: one per row; finished ones are an error.
+            max_tokens: upper bound on the nodes, the same for all rows or one for each.
+            max_depth: upper bound on the depth, likewise.
+
+        Returns:
+            One Draft per session, in order.
+
+        Raises:
+            ValueError: bounds that are not one per session, or negative. RuntimeError: a finished session.
+        """
+        num_rows = len(sessions)
+        rooms = [max_tokens] * num_rows if isinstance(max_tokens, int) else list(max_tokens)
+        depths = [max_depth] * num_rows if max_depth is None or isinstance(max_depth, int) else list(max_depth)
+        if len(rooms) != num_rows or len(depths) != num_rows:
+            raise ValueError(f"bounds must be one or one per session, got {len(rooms)}, {len(depths)} for {num_rows}")
+        return [s.propose(room, depth, num_rows=num_rows) for s, room, depth in zip(sessions, rooms, depths)]
 
 
 class DraftSession:
@@ -69,9 +124,12 @@ class DraftSession:
         "_is_finished",
         "_namespace",
         "_num_predicted",
+        "_output_start",
         "_pointer",
         "_policy",
+        "_prompt_start",
         "_settings",
+        "_shared",
         "_stood_down",
         "_tables",
         "_tables_for",
@@ -87,8 +145,13 @@ class DraftSession:
         if len(prediction):
             self._index.extend(prediction)
             self._index.add_barrier()
+        self._prompt_start = len(self._index)
         self._index.extend(prompt)
+        self._output_start = len(self._index)
         self._pointer = 0
+        self._shared: SharedSources | None = None
+        if drafter.memory is not None or drafter.phrases is not None:
+            self._shared = SharedSources(drafter.memory, drafter.phrases, namespace, prompt)
         self._is_finished = False
         self._weights = priors()[1].copy()  # beliefs of this request alone: nothing is learned across requests
         self._first = np.full(rule.NUM_FIRST, -1, np.int64)
@@ -113,11 +176,12 @@ class DraftSession:
         return self._index
 
     @property
-    def best_copy(self) -> tuple[int, int] | None:
-        """(arena position, match length) of the likeliest copy at the last ``propose``, drafted or not."""
+    def best_copy(self) -> tuple[int, int, str] | None:
+        """(arena position, match length, evidence) of the likeliest copy at the last ``propose``, drafted or not."""
         if self._first[rule.AT_LENGTH] != len(self._index) or self._first[rule.POSITION] < 0:
             return None
-        return int(self._first[rule.POSITION]), int(self._first[rule.MATCH])
+        evidence = rule.EVIDENCE_NAMES[self._first.item(rule.EVIDENCE)]
+        return self._first.item(rule.POSITION), self._first.item(rule.MATCH), evidence
 
     @property
     def stand_down_reason(self) -> str | None:
@@ -140,8 +204,8 @@ class DraftSession:
             num_rows: rows that share the target's forward; the more, the less each of them drafts.
 
         Returns:
-            A chain, or a tree of up to ``max_branches`` chains; empty where nothing matches, where drafting does not
-            pay (``stand_down_reason`` says why) or where the bounds leave no room.
+            A chain, or a tree of up to ``max_branches`` chains and those of memory and phrases; empty where nothing
+            matches, where drafting does not pay (``stand_down_reason`` says why) or where the bounds leave no room.
 
         Raises:
             ValueError: a negative bound, or num_rows below 1.
@@ -152,18 +216,29 @@ class DraftSession:
             raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
         if max_tokens == 0 or max_depth == 0:
             return Draft.empty()
-        if self._policy.length_factor is not None:
-            return self._propose_chain(max_tokens if max_depth is None else min(max_tokens, max_depth))
+        room = min(max_tokens, self._policy.max_draft_tokens)
+        depth = room if max_depth is None else min(max_depth, room)
+        is_adaptive = self._policy.length_factor is None
+        block, n = self._adaptive(room, depth, num_rows) if is_adaptive else self._fixed(depth)
+        if self._shared is not None:
+            index = self._index
+            context = index._tokens[max(self._prompt_start, len(index) - MAX_MATCH) : len(index)]
+            block, n = self._shared.merge(block, n, context, room, depth, self._tables, self._policy)
+        if n == 0:
+            return Draft.empty()
+        return Draft.from_block(block if n == block.shape[1] else block[:, :n])
+
+    def _adaptive(self, room: int, max_depth: int, num_rows: int) -> tuple[IntArray, int]:
+        """The session's own draft, as large as it pays: (block, number of nodes)."""
         index, settings = self._index, self._settings
         length = len(index)
         if self._tables_for != (num_rows, length.bit_length()):
             self._tables = self._policy.tables(num_rows, length)
             self._tables_for = (num_rows, length.bit_length())
-        room = min(max_tokens, self._policy.max_draft_tokens)
         settings[rule.LENGTH] = length
         settings[rule.POINTER] = self._pointer
         settings[rule.MAX_NODES] = room
-        settings[rule.MAX_DEPTH] = room if max_depth is None else max_depth
+        settings[rule.MAX_DEPTH] = max_depth
         block = np.empty((len(BLOCK_ROWS), room), np.int32)
         breaks, prices, costs = self._tables
         n = rule.propose(
@@ -178,10 +253,10 @@ class DraftSession:
             self._first,
             self._expected,
         )
-        return Draft.from_block(block[:, :n]) if n else Draft.empty()
+        return block, n
 
-    def _propose_chain(self, room: int) -> Draft:
-        """The fixed rule: ``length_factor`` tokens per matched token."""
+    def _fixed(self, room: int) -> tuple[IntArray, int]:
+        """The fixed rule: a chain of ``length_factor`` tokens per matched token."""
         index, policy = self._index, self._policy
         length = len(index)
         position, match = core.find_copy(
@@ -195,11 +270,10 @@ class DraftSession:
             policy.prompt_lookup_max,
         )
         if position < 0:
-            return Draft.empty()
+            return NO_BLOCK, 0
         block = np.empty((len(BLOCK_ROWS), policy.draft_length(match, room)), np.int32)
         source = PREDICTION if position < self._num_predicted else CONTEXT
-        n = core.copy_chain(index._tokens, length, position, match, source, block)
-        return Draft.from_block(block if n == block.shape[1] else block[:, :n])
+        return block, core.copy_chain(index._tokens, length, position, match, source, block)
 
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         """Append what was emitted and move the copy pointer to the end of the accepted copy.
@@ -222,6 +296,9 @@ class DraftSession:
         self._index.extend(outcome.new_ids)
         if self._first[rule.AT_LENGTH] == before:
             self._learn(draft, outcome)
+        if self._shared is not None:
+            came = self._index._tokens[before : len(self._index)]
+            self._shared.learn(came, outcome.stop in ("rejected", "full"), self._tables)
         if 0 <= origin < len(self._index):
             self._pointer = origin + 1
 
@@ -240,15 +317,26 @@ class DraftSession:
             tally[3] += self._expected.item(rule.EXPECTED_TOKENS)
             tally[4] += self._expected.item(rule.EXPECTED_COST)
 
-    def finish(self, remember: bool = False) -> None:
-        """End the session; proposing or committing afterwards is an error. Finishing twice is not.
+    def finish(self, remember: bool | Remember = False) -> None:
+        """End the session; proposing or committing afterwards is an error. Finishing twice is not, and does nothing.
+
+        Args:
+            remember: what to add to the drafter's memory, under the session's namespace: "output" (or True), "both"
+                for prompt and output as one text, False for nothing.
 
         Raises:
-            ValueError: ``remember`` asked for where the drafter has no memory.
+            ValueError: another value, or something to remember where the drafter has no memory. The session is
+                finished all the same.
         """
-        self._is_finished = True
-        if remember:
+        was_finished, self._is_finished = self._is_finished, True
+        if remember not in (True, False, "output", "both"):
+            raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
+        if remember is False or was_finished:
+            return
+        if self._drafter.memory is None:
             raise ValueError("remember needs a drafter with a memory, got a drafter without")
+        start = self._prompt_start if remember == "both" else self._output_start
+        self._drafter.memory.add(self._index.token_ids[start:], self._namespace)
 
     def _check_running(self) -> None:
         if self._is_finished:
