@@ -1,0 +1,217 @@
+"""TokenRecycler: what the target nearly said before, kept as a table of successors and drafted as a tree."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup import _recycling_core as core
+from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, Outcome
+
+NUM_TOPK: Final = core.K
+MAX_KEYS: Final = 1 << 22
+MIN_PROB: Final = 0.002  # a node less likely than this is never drafted
+NO_BLOCK: Final = np.empty((len(BLOCK_ROWS), 0), np.int32)
+_FIRST_PLACES: Final = 1 << 10
+# How often the next token stood at each rank of a list, by order of its key (one token, two) and by how often its head
+# had stayed the same; measured by bench/lookahead.py. Each class starts with the weight of _PRIOR_WEIGHT tokens.
+_PRIOR_WEIGHT: Final = 24.0
+_PRIORS: Final = (
+    (0.36, 0.10, 0.06, 0.04, 0.03, 0.03, 0.02, 0.02),
+    (0.45, 0.10, 0.06, 0.04, 0.03, 0.02, 0.02, 0.02),
+    (0.55, 0.10, 0.05, 0.03, 0.03, 0.02, 0.02, 0.02),
+    (0.70, 0.08, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01),
+    (0.55, 0.13, 0.06, 0.04, 0.03, 0.02, 0.02, 0.02),
+    (0.65, 0.11, 0.05, 0.03, 0.02, 0.02, 0.01, 0.01),
+    (0.75, 0.09, 0.04, 0.02, 0.02, 0.01, 0.01, 0.01),
+    (0.85, 0.06, 0.02, 0.01, 0.01, 0.01, 0.01, 0.01),
+)
+
+
+class TokenRecycler:
+    """The target's top-k successors as last seen, after one token and after two, and how far they can be trusted.
+
+    Fed with ``Outcome.topk`` of every computed position, rejected ones included: what the target would have said after
+    a wrong token is often what it says when that token comes. A list is overwritten whenever its key is computed again.
+    Probabilities start from shipped priors and follow the text. One object may be shared by sessions and threads.
+
+    Source: Token Recycling (arXiv:2408.08696); its adjacency matrix is the one-token half of this table, its fixed tree
+    is replaced by a best-first one.
+
+    >>> recycler = TokenRecycler()
+    >>> topk = np.array([[5, 9, 2, 3, 4, 6, 7, 8]], np.int32)
+    >>> recycler.update((1, 4), Draft.empty(), Outcome(path=(), new_ids=(5,), stop="full", topk=topk))
+    >>> recycler.propose((7, 4), 2).token_ids.tolist()
+    [5, 9]
+    """
+
+    def __init__(self, max_keys: int = 1 << 17) -> None:
+        """Make an empty table.
+
+        Args:
+            max_keys: upper bound on the number of lists kept, rounded down to a power of two, at least 4; the one
+                written longest ago in its set makes room. Memory: 56 bytes for each, allocated as it fills.
+
+        Raises:
+            ValueError: max_keys outside [4, 2**22].
+        """
+        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or not core.WAYS <= max_keys <= MAX_KEYS:
+            raise ValueError(f"max_keys must be an integer in [{core.WAYS}, {MAX_KEYS}], got {max_keys!r}")
+        self._max_places = 1 << (max_keys.bit_length() - 1)
+        self._lock = threading.Lock()
+        self._state = np.zeros(core.NUM_STATE, np.int64)
+        self._allocate(min(_FIRST_PLACES, self._max_places))
+        prior = np.array([[*row, 1.0 - sum(row)] for row in _PRIORS])
+        self._counts = prior * _PRIOR_WEIGHT
+
+    def __len__(self) -> int:
+        """Number of lists held."""
+        return int(self._state[core.HELD])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table."""
+        return self._keys.nbytes + self._stamps.nbytes + self._rows.nbytes + self._levels.nbytes
+
+    def successors(self, before: int, last: int) -> list[int]:
+        """What is expected after two tokens, likeliest first; [] where nothing is known. ``before`` may be -1."""
+        place = core.lookup(self._keys, before, last)
+        return [] if place < 0 else self._rows[place].tolist()
+
+    def update(self, context: tuple[int, int], draft: Draft, outcome: Outcome) -> None:
+        """Learn from a forward: the successors at every computed position, and which of the known ones came.
+
+        Args:
+            context: the last two tokens before the draft; -1 where there is none.
+            draft, outcome: what was computed and what became of it; without ``outcome.topk`` nothing is stored.
+
+        Raises:
+            ValueError: a ``topk`` of another shape than (1 + len(draft), 8), or a path that is not in the draft.
+        """
+        topk, n = outcome.topk, len(draft)
+        before, last = context
+        if last < 0:
+            return
+        if topk is not None and topk.shape != (n + 1, core.K):
+            raise ValueError(f"topk must have shape {(n + 1, core.K)}, got {topk.shape}")
+        if outcome.path and not 0 <= min(outcome.path) <= max(outcome.path) < n:
+            raise ValueError(f"path must hold nodes of the draft, in [0, {n - 1}], got {outcome.path}")
+        with self._lock:
+            came = np.array(outcome.new_ids, np.int32)
+            core.learn(self._keys, self._rows, self._levels, before, last, came, self._counts)
+            if topk is None:
+                return
+            self._make_room(2 * (n + 1))
+            core.write(
+                self._keys,
+                self._stamps,
+                self._rows,
+                self._levels,
+                self._state,
+                before,
+                last,
+                np.ascontiguousarray(draft.token_ids),
+                np.ascontiguousarray(draft.parents),
+                np.array(outcome.path, np.int64),
+                np.ascontiguousarray(topk, np.int32),
+                n,
+            )
+
+    def propose(self, context: tuple[int, int], max_tokens: int, max_depth: int | None = None) -> Draft:
+        """Draft the ``max_tokens`` likeliest nodes after two tokens, whatever they cost; -1: no token there."""
+        depth = max_tokens if max_depth is None else max_depth
+        block, n = self.grow(context, NO_BLOCK, 0, max_tokens, depth, np.zeros(max_tokens + 2), 1.0)
+        return Draft.from_block(block[:, :n]) if n else Draft.empty()
+
+    def grow(
+        self,
+        context: tuple[int, int],
+        held: IntArray,
+        num_held: int,
+        max_nodes: int,
+        max_depth: int,
+        costs: npt.NDArray[np.float64],
+        price: float,
+    ) -> tuple[IntArray, int]:
+        """Fill up a draft with recycled successors, as far as they pay.
+
+        Args:
+            held, num_held: the draft so far, an int32 block as in ``draft.BLOCK_ROWS``; none of its nodes is deeper
+                than ``max_depth``.
+            max_nodes, max_depth: upper bounds; with fewer nodes than the draft has, its least likely ones are left out.
+            costs: (>= max_nodes + 2,) cost of a forward by its number of positions.
+            price: what one more accepted token saves, in forwards over one position.
+
+        Returns:
+            (block, number of nodes). Cost: O(nodes²), 64 nodes take some tens of microseconds.
+        """
+        max_nodes = min(max_nodes, len(costs) - 2)
+        out = np.empty((len(BLOCK_ROWS), max(max_nodes, 0)), np.int32)
+        before, last = context
+        if last < 0 or max_nodes <= 0 or max_depth <= 0:
+            return held, num_held
+        with self._lock:
+            chances = self._counts[:, : core.K] / self._counts.sum(1, keepdims=True)
+            n = core.grow(
+                self._keys,
+                self._rows,
+                self._levels,
+                chances,
+                before,
+                last,
+                held,
+                num_held,
+                max_nodes,
+                max_depth,
+                costs,
+                price,
+                MIN_PROB,
+                out,
+            )
+        return out, n
+
+    def check_integrity(self) -> None:
+        """Recount everything; raise AssertionError where the table contradicts itself. Cost: one Python pass."""
+        held = np.flatnonzero(self._keys >= 0)
+        assert len(held) == len(self) <= self._max_places
+        assert len(set(self._keys[held].tolist())) == len(held)
+        for place in held.tolist():
+            start = core.home(self._keys, self._keys.item(place))
+            assert start <= place < start + core.WAYS
+            assert (self._keys[start:place] >= 0).all()
+        assert (self._counts >= 0).all()
+        assert ((self._levels >= 0) & (self._levels < core.NUM_LEVELS)).all()
+
+    def _allocate(self, places: int) -> None:
+        self._keys = np.full(places, -1, np.int64)
+        self._stamps = np.zeros(places, np.int64)
+        self._rows = np.full((places, core.K), -1, np.int32)
+        self._levels = np.zeros(places, np.int64)
+
+    def _make_room(self, num_new: int) -> None:
+        """Double the table until it would be at most half full, or as large as it may be."""
+        while 2 * (len(self) + num_new) > len(self._keys) < self._max_places:
+            old: tuple[Any, ...] = (self._keys, self._stamps, self._rows, self._levels)
+            self._allocate(2 * len(self._keys))
+            core.move(*old, self._keys, self._stamps, self._rows, self._levels, self._state)
+
+
+class RecyclerShelf:
+    """The recyclers that requests share, one per namespace; the one used longest ago goes when there are too many."""
+
+    def __init__(self, max_namespaces: int = 64, max_keys: int = 1 << 18) -> None:
+        self._max_namespaces, self._max_keys = max_namespaces, max_keys
+        self._lock = threading.Lock()
+        self._recyclers: dict[str | None, TokenRecycler] = {}
+
+    def __getitem__(self, namespace: str | None) -> TokenRecycler:
+        """The namespace's recycler, made when it is first asked for."""
+        with self._lock:
+            recycler = self._recyclers.pop(namespace, None) or TokenRecycler(self._max_keys)
+            self._recyclers[namespace] = recycler
+            while len(self._recyclers) > self._max_namespaces:
+                del self._recyclers[next(iter(self._recyclers))]
+            return recycler
