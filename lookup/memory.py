@@ -32,6 +32,8 @@ from zerodraft.lookup.shelf import Shelf
 MAX_MATCH: Final = 64  # matches are measured up to this many tokens
 SEARCH_LIMIT: Final = 32  # newest occurrences looked at in each segment
 _NUM_REREADS: Final = 20
+_MAX_CHAIN: Final = 4096
+NO_BLOCK: Final = np.empty((len(BLOCK_ROWS), 0), np.int32)
 
 TokenIds = Sequence[int] | npt.NDArray[np.integer]
 
@@ -154,7 +156,7 @@ class DraftMemory:
             ValueError: ids that are not integers in [0, 2**31 - 1]; the memory is then unchanged.
         """
         tokens = as_token_ids(ids)
-        _check_namespace(namespace)
+        check_namespace(namespace)
         if len(tokens):
             with self._lock:
                 self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
@@ -194,7 +196,7 @@ class DraftMemory:
 
         Other processes go on drafting from what they have mapped until they refresh.
         """
-        _check_namespace(namespace)
+        check_namespace(namespace)
         with self._file_lock:
             before = sum(segment.num_live_tokens for segment in self._shelf.of(namespace))
             if self._directory is not None:
@@ -209,7 +211,7 @@ class DraftMemory:
         Raises:
             MemoryFileError: a file turned out to be damaged; it is not used again.
         """
-        _check_namespace(namespace)
+        check_namespace(namespace)
         return self._match(as_token_ids(context)[-MAX_MATCH:], namespace)
 
     def propose(self, context: TokenIds, max_tokens: int, namespace: str | None = None) -> Draft:
@@ -223,7 +225,7 @@ class DraftMemory:
         """
         if max_tokens < 0:
             raise ValueError(f"max_tokens must not be negative, got {max_tokens}")
-        _check_namespace(namespace)
+        check_namespace(namespace)
         return self._propose(as_token_ids(context)[-MAX_MATCH:], max_tokens, namespace)
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
@@ -292,17 +294,21 @@ class DraftMemory:
         return best
 
     def _propose(self, context: IntArray, max_tokens: int, namespace: str | None) -> Draft:
+        block, n = self.chain(context, max_tokens, namespace, self.min_prob)
+        return Draft.from_block(block[:, :n]) if n else Draft.empty()
+
+    def chain(self, context: IntArray, max_tokens: int, namespace: str | None, min_prob: float) -> tuple[IntArray, int]:
+        """As ``propose`` without its checks, for sessions: (block, number of nodes), with a ``min_prob`` of its own."""
         with self._lock:
             found = self._match(context, namespace) if max_tokens else None
             if found is None:
-                return Draft.empty()
-            block = np.empty((len(BLOCK_ROWS), min(max_tokens, 4096)), np.int32)
+                return NO_BLOCK, 0
+            block = np.empty((len(BLOCK_ROWS), min(max_tokens, _MAX_CHAIN)), np.int32)
             try:
-                n = found.segment.copy_from(found.position, found.match_len, self.min_prob, block)
+                return block, found.segment.copy_from(found.position, found.match_len, min_prob, block)
             except MemoryFileError:
                 self._shelf.discard(found.segment)
                 raise
-        return Draft.from_block(block[:, :n]) if n else Draft.empty()
 
     def _bind(self, directory: str | os.PathLike[str]) -> None:
         path = Path(directory).resolve()
@@ -414,7 +420,8 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _check_namespace(namespace: object) -> None:
+def check_namespace(namespace: object) -> None:
+    """Raise a ValueError unless this can be a namespace."""
     if namespace is not None and not isinstance(namespace, str):
         raise ValueError(f"namespace must be a string or None, got {namespace!r}")
 

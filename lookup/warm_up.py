@@ -6,7 +6,7 @@ import importlib
 import time
 from typing import Final
 
-CORES: Final = ("zerodraft.lookup._ngram_core", "zerodraft.lookup._policy_core")
+CORES: Final = tuple(f"zerodraft.lookup.{name}_core" for name in ("_ngram", "_policy", "_merge", "_suffix"))
 
 
 def warm_up() -> float:

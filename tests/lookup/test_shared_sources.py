@@ -1,0 +1,249 @@
+"""Own text, prediction, memory and phrases in one draft (CASES 1, 2, 5, 29)."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerodraft.lookup import _merge_core as core
+from zerodraft.lookup.cost import CostCurve
+from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, MEMORY, PHRASE, PREDICTION, Draft, Outcome
+from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.phrases import PhraseBook
+from zerodraft.lookup.policy import DraftPolicy
+
+FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
+
+
+@st.composite
+def trees(draw) -> list[tuple[reference.Path, float]]:
+    """A draft as its nodes (path, probability), parents first, likelier nodes first as far as that goes."""
+    nodes: dict[reference.Path, float] = {(): 1.0}
+    for _ in range(draw(st.integers(0, 8))):
+        parent = draw(st.sampled_from(list(nodes)))
+        path = (*parent, draw(st.integers(0, 2)))
+        used = sum(p for q, p in nodes.items() if q and q[:-1] == parent)
+        share = draw(st.integers(1, 8)) / 8
+        if path not in nodes and nodes[parent] > used:
+            nodes[path] = float(np.float32((nodes[parent] - used) * share))
+    del nodes[()]
+    return list(nodes.items())
+
+
+def block_of(tree, source: int) -> np.ndarray:
+    paths = [path for path, _ in tree]
+    block = np.zeros((len(BLOCK_ROWS), len(tree)), np.int32)
+    for i, (path, prob) in enumerate(tree):
+        block[core.ROW_TOKEN, i] = path[-1]
+        block[core.ROW_PARENT, i] = paths.index(path[:-1]) if len(path) > 1 else -1
+        block[core.ROW_PROB].view(np.float32)[i] = prob
+    block[core.ROW_MATCH], block[core.ROW_ORIGIN], block[core.ROW_SOURCE] = 1, -1, source
+    return block
+
+
+def paths_of(draft: Draft) -> list[reference.Path]:
+    paths: list[reference.Path] = []
+    for token, parent in zip(draft.token_ids.tolist(), draft.parents.tolist()):
+        paths.append(((*paths[parent], token)) if parent >= 0 else (token,))
+    return paths
+
+
+@given(st.lists(trees(), min_size=1, max_size=3), st.integers(0, 12), st.integers(0, 10))
+def test_merging_is_that_of_the_oracle(drafts, max_nodes, step):
+    capacity = sum(map(len, drafts)) + 1
+    block, place = np.empty((len(BLOCK_ROWS), capacity), np.int32), np.empty(capacity, np.int64)
+    ends, total = np.zeros(len(drafts), np.int64), 0
+    for i, tree in enumerate(drafts):
+        ends[i] = total = core.insert(block, total, block_of(tree, i), len(tree), place)
+    added = reference.merge_trees(drafts)
+    assert np.diff(ends, prepend=0).tolist() == [len(news) for news in added]
+    merged = Draft.from_block(block[:, :total])
+    merged.check()
+    expected = [node for news in added for node in news]
+    assert paths_of(merged) == [path for path, _ in expected]
+    assert merged.probs.tolist() == pytest.approx([prob for _, prob in expected], rel=1e-4, abs=1e-6)
+
+    prices = np.arange(40, dtype=np.float64)[None, :] / 40
+    costs = 1 + np.arange(capacity + 20) * step / 20
+    out = np.empty((len(BLOCK_ROWS), capacity), np.int32)
+    n = core.choose(block, ends, min(max_nodes, capacity), np.zeros(1), prices, costs, 0.01, 1.0, 0.01, out)
+    kept = Draft.from_block(out[:, :n])
+    kept.check()
+    assert len(kept) <= max_nodes
+    exact = dict(zip(paths_of(merged), merged.probs.tolist()))
+    worth = {path: prob * prices[0, 1 + len(path)] for path, prob in exact.items()}
+    added = [[(path, exact[path]) for path, _ in news] for news in added]
+    assert paths_of(kept) == reference.nodes_that_pay(added, max_nodes, worth, costs.tolist(), 0.01, 0.01)
+
+
+def remembering(text, namespace=None, **options) -> Drafter:
+    drafter = Drafter(policy=FREE, memory=DraftMemory(**options))
+    drafter.memory.add(text, namespace)
+    return drafter
+
+
+def test_memory_is_drafted_in_its_namespace_only():
+    drafter = remembering(range(100, 120), "alice")
+    draft = drafter.begin([7, 103, 104, 105, 106], namespace="alice").propose(8)
+    assert draft.token_ids.tolist()[:4] == [107, 108, 109, 110]
+    assert set(draft.source.tolist()) == {MEMORY}
+    assert set(draft.origin.tolist()) == {-1}
+    assert draft.match_len.tolist()[0] == 4
+    for namespace in (None, "bob", ""):
+        assert len(drafter.begin([7, 103, 104, 105, 106], namespace=namespace).propose(8)) == 0
+
+
+@pytest.mark.parametrize(("remember", "known"), [(True, "output"), ("output", "output"), ("both", "both"), (False, "")])
+def test_finish_remembers_what_it_is_told(remember, known):
+    drafter = Drafter(policy=FREE, memory=DraftMemory())
+    session = drafter.begin(list(range(10)), [500, 501, 502, 503, 504], namespace="a")
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=tuple(range(20, 40)), stop="full"))
+    session.finish(remember)
+    session.finish(remember)
+    assert drafter.memory.num_tokens == {"output": 20, "both": 30, "": 0}[known]
+    for text, kind in ((range(2, 6), ("both",)), (range(22, 26), ("output", "both")), (range(500, 504), ())):
+        draft = drafter.begin(list(text), namespace="a").propose(4)
+        assert bool(len(draft)) == (known in kind)
+
+
+def test_what_cannot_be_remembered_is_an_error():
+    session = Drafter(memory=DraftMemory()).begin([1])
+    with pytest.raises(ValueError, match="remember"):
+        session.finish("prompt")
+    with pytest.raises(RuntimeError):
+        session.propose(1)
+    with pytest.raises(ValueError, match="memory"):
+        Drafter().begin([1]).finish("output")
+    with pytest.raises(ValueError, match="namespace"):
+        Drafter().begin([1], namespace=3)
+    for option in ("memory", "phrases", "policy"):
+        with pytest.raises(ValueError, match=option):
+            Drafter(**{option: object()})
+
+
+def test_phrases_are_followed_token_by_token():
+    drafter = Drafter(policy=FREE, phrases=PhraseBook([[1, 2, 3, 4, 5, 6]], min_match=2))
+    session = drafter.begin([9, 1])
+    assert len(session.propose(8)) == 0
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=(2,), stop="full"))
+    draft = session.propose(8)
+    assert draft.token_ids.tolist() == [3, 4, 5, 6]
+    assert set(draft.source.tolist()) == {PHRASE}
+    session.commit(draft, Outcome(path=(0, 1), new_ids=(3, 4, 7), stop="rejected"))
+    assert len(session.propose(8)) == 0
+
+
+def test_the_same_token_in_the_same_place_is_one_node():
+    drafter = remembering([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    session = drafter.begin([3, 4, 5, 6, 7, 20, 3, 4, 5, 6])
+    draft = session.propose(16)
+    draft.check()
+    assert draft.token_ids.tolist()[0] == 7
+    assert {8, 20} <= set(draft.token_ids.tolist())  # memory and context differ after the 7
+    shared = draft.token_ids.tolist().index(7)
+    assert draft.origin[shared] == 4  # one node, wherever it was copied from, moves the pointer of the copy
+    session.commit(draft, Outcome(path=(shared,), new_ids=(7, 30), stop="rejected"))
+    assert session.copy_pointer == 5
+
+
+small = st.lists(st.integers(0, 2), max_size=30)
+
+
+@given(small, small, st.lists(small, max_size=3), st.lists(small, max_size=4), st.integers(0, 12), st.integers(0, 5))
+def test_any_merged_draft_is_a_tree_within_its_bounds(prompt, prediction, remembered, steps, budget, depth):
+    memory = DraftMemory(min_match_len=1, min_prob=0)
+    memory.preload(remembered)
+    phrases = PhraseBook([[0, 1, 2, 2, 1], [0, 1, 1, 1], [2, 2, 0, 1, 0, 1, 0, 1]], min_match=1)
+    session = Drafter(policy=FREE, memory=memory, phrases=phrases).begin(prompt, prediction)
+    alone = Drafter(policy=FREE).begin(prompt, prediction)
+    for new in steps:
+        draft = session.propose(budget, depth)
+        draft.check()
+        paths = paths_of(draft)
+        assert len(draft) <= budget
+        assert max(map(len, paths), default=0) <= depth
+        assert set(draft.source.tolist()) <= {CONTEXT, PREDICTION, MEMORY, PHRASE}
+        assert (draft.probs <= 1).all()
+        assert (draft.probs >= 0).all()
+        up = draft.parents
+        assert (draft.probs[up >= 0] <= draft.probs[up[up >= 0]] + 1e-6).all()
+        for node in np.flatnonzero(draft.origin >= 0):
+            if draft.origin[node] < len(session.index):
+                assert session.index.token_ids[draft.origin[node]] == draft.token_ids[node]
+        path = []
+        while draft.parents.tolist().count(path[-1] if path else -1):
+            path.append(draft.parents.tolist().index(path[-1] if path else -1))
+        ids = (*draft.token_ids[path].tolist(), *new)
+        session.commit(draft, Outcome(path=tuple(path), new_ids=ids, stop="rejected"))
+        alone.commit(Draft.empty(), Outcome(path=(), new_ids=ids, stop="rejected"))
+        assert session.index.token_ids.tolist() == alone.index.token_ids.tolist()
+
+
+def test_where_positions_are_dear_unlikely_memories_are_left_out():
+    dear = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.95)]))
+    free = remembering(range(100, 120))
+    context = [7, 103, 104, 105, 106]
+    assert len(free.begin(context).propose(16)) > 0
+    assert len(Drafter(policy=dear, memory=free.memory).begin(context).propose(16)) == 0
+
+
+def test_a_memory_that_is_wrong_again_and_again_is_believed_less():
+    drafter = remembering([*range(100, 110)] * 3)
+    session = drafter.begin([1])
+    chances = []
+    for i in range(6):
+        session.commit(Draft.empty(), Outcome(path=(), new_ids=(200 + i, 103, 104, 105, 106), stop="rejected"))
+        draft = session.propose(8)
+        mine = np.flatnonzero((draft.token_ids == 107) & (draft.parents == -1))
+        chances.append(float(draft.probs[mine[0]]) if len(mine) else 0.0)
+    assert chances[-1] < chances[0]
+    fresh = drafter.begin([1, 103, 104, 105, 106]).propose(8)
+    assert float(fresh.probs[0]) == pytest.approx(chances[0])  # and only within that session
+
+
+def test_a_damaged_memory_file_does_not_stop_a_session(tmp_path, caplog):
+    memory = DraftMemory(directory=tmp_path)
+    memory.add(range(100, 40_000))
+    memory.save()
+    path = next(tmp_path.glob("*.zdseg"))
+    content = bytearray(path.read_bytes())
+    content[4096] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    session = Drafter(policy=FREE, memory=DraftMemory.load(tmp_path)).begin([5, 6, 7, 103, 104, 105, 106, 5, 6])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert session.propose(4).token_ids.tolist()[0] == 7
+            session.commit(Draft.empty(), Outcome(path=(), new_ids=(103, 104, 105, 106, 5, 6), stop="rejected"))
+    assert len(caplog.records) == 1
+
+
+def test_the_fixed_rule_bounds_each_source():
+    policy = DraftPolicy(length_factor=1.0)
+    drafter = Drafter(policy=policy, memory=DraftMemory(), phrases=PhraseBook([[50, 51, 52, 53, 54, 55, 56, 57]]))
+    drafter.memory.add(range(100, 130))
+    assert drafter.begin([7, 103, 104, 105, 106]).propose(16).token_ids.tolist() == [107, 108, 109, 110]
+    assert drafter.begin([50, 51, 52]).propose(16).token_ids.tolist() == [53, 54, 55]
+
+
+def test_a_batch_is_its_rows():
+    drafter = Drafter()
+    prompts = [[1, 2, 3, 4, 1, 2], [5, 5, 5], [9]]
+    sessions = [drafter.begin(prompt) for prompt in prompts]
+    together = drafter.propose_batch(sessions, 8, [None, 2, 3])
+    for prompt, depth, draft in zip(prompts, [None, 2, 3], together):
+        alone = drafter.begin(prompt).propose(8, depth, num_rows=3)
+        assert {f.name: getattr(draft, f.name).tolist() for f in dataclasses.fields(Draft)} == {
+            f.name: getattr(alone, f.name).tolist() for f in dataclasses.fields(Draft)
+        }
+    assert [len(d) for d in drafter.propose_batch(sessions, [1, 0, 4])] == [1, 0, 0]
+    with pytest.raises(ValueError, match="one per session"):
+        drafter.propose_batch(sessions, [1, 2])
+    assert drafter.propose_batch([], 4) == []
