@@ -1,0 +1,112 @@
+"""A tiny model and tokenizer on disk, and one that answers from a script: what the command line is tested with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+END = 2
+CONTEXT = 2048
+
+
+def byte_tokenizer() -> Any:
+    """A tokenizer with one token per byte: every text comes back as it was, and characters can be cut anywhere."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        eos_token=SPECIAL[END],
+        pad_token=SPECIAL[0],
+        additional_special_tokens=list(SPECIAL[:2]),
+        chat_template=TEMPLATE,
+    )
+
+
+def tiny_llama(cls: Any = None, *, seed: int = 0) -> Any:
+    """A random llama of two layers for ``byte_tokenizer``."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=len(SPECIAL) + 256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=0,
+        eos_token_id=END,
+        pad_token_id=0,
+    )
+    torch.manual_seed(seed)
+    return (cls or transformers.LlamaForCausalLM)(config).eval()
+
+
+def scripted_llama(tokenizer: Any, answer: str) -> Any:
+    """A llama that answers a prompt of ``edit_text`` with ``answer`` and the end, however wide its forwards are.
+
+    What comes next depends on the position alone; the answer begins after the opening fence, the second line after
+    the last ``<|im_start|>``.
+    """
+    import torch
+    import transformers
+
+    (newline,) = tokenizer.encode("\n", add_special_tokens=False)
+    script = [*tokenizer.encode(answer, add_special_tokens=False), END]
+
+    class ScriptedLlama(transformers.LlamaForCausalLM):
+        start: int | None = None
+
+        def forward(self, input_ids: Any = None, position_ids: Any = None, logits_to_keep: Any = 0, **rest: Any) -> Any:
+            out = super().forward(input_ids=input_ids, position_ids=position_ids, logits_to_keep=logits_to_keep, **rest)
+            places = position_ids[0] if position_ids is not None else torch.arange(input_ids.shape[1])
+            if int(places[0]) == 0:
+                ids = input_ids[0].tolist()
+                last = len(ids) - 1 - ids[::-1].index(1)
+                self.start = ids.index(newline, ids.index(newline, last) + 1) + 1
+            assert self.start is not None
+            kept = places[logits_to_keep] if torch.is_tensor(logits_to_keep) else places[-logits_to_keep or None :]
+            for row, place in enumerate(kept.tolist()):
+                at = place + 1 - self.start
+                out.logits[0, row, script[at] if 0 <= at < len(script) else END] += 1e4
+            return out
+
+    return tiny_llama(ScriptedLlama)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Any:
+    return tiny_llama()
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any, tiny_model: Any) -> Path:
+    """The tiny model and its tokenizer, saved as a user would have them."""
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    tiny_model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def scripted(tokenizer: Any) -> Any:
+    """``scripted(answer)`` is a model that gives that answer."""
+    return lambda answer: scripted_llama(tokenizer, answer)
