@@ -1,8 +1,8 @@
 """Make lookup/priors.json: how often copies break, by matched length, in a few kinds of text.
 
 Replays the train split one token at a time, counts for every trace how often the best copy was right after m matched
-tokens, and fits a mixture of kinds to these counts (expectation maximisation). Each workload as a whole has the share below,
-more for free text than for copying: a session that wrongly expects copying drafts too much before it knows better.
+tokens, and fits a mixture of kinds to these counts (expectation maximisation). Each workload has the share below, more
+for free text than for copying: a session that wrongly expects copying drafts too much before it knows better.
 """
 
 from __future__ import annotations
