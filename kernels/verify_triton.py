@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 MAX_NODES = 1024
-_BLOCK = 4096
+_BLOCK = 4096  # scores per step of one program
+_NOISY_BLOCK = 1024  # with noise: more would not fit the registers
 
 
 @triton.jit
@@ -152,6 +153,7 @@ def pick_and_walk(
     chances = torch.empty((rows, width), dtype=torch.float32, device=device)
     packed = torch.empty((rows, width + 1), dtype=torch.int32, device=device)
     energy = scores if noise is None else noise
+    block = _BLOCK if noise is None else _NOISY_BLOCK
     pick_and_walk_kernel[(width, rows)](
         scores,
         energy,
@@ -170,7 +172,7 @@ def pick_and_walk(
         energy.stride(0),
         energy.stride(1),
         T_BLOCK=max(16, triton.next_power_of_2(width)),
-        BLOCK=min(_BLOCK, max(16, triton.next_power_of_2(vocab))),
+        BLOCK=min(block, max(16, triton.next_power_of_2(vocab))),
         NOISY=noise is not None,
         num_warps=8,
         enable_fp_fusion=False,
