@@ -19,6 +19,9 @@ test-matrix: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest bench --benchmark-only
 
+soak: $(VENV)/.test
+	$(BIN)/python bench/soak.py
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
