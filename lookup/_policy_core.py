@@ -4,7 +4,8 @@ Arrays:
     breaks float64 (kinds, states)   breaks[k, m]: probability that a copy breaks at the next token after m matched
                                      ones, in text of kind k; m is cut at states - 1. Index 0 is unused.
     prices float64 (kinds, states)   prices[k, m]: forwards saved by having the token that follows state m already.
-    costs float64 (rows,)            costs[r]: cost of one forward over r positions, costs[1] == 1.
+    costs float64 (2, rows)          costs[0, r]: cost of one forward over r positions, costs[0, 1] == 1;
+                                     costs[1, r]: the least that one position more costs on average from there on.
     weights float64 (sources, kinds) log-probability, up to a constant, of each kind for copies from each source.
 
 The file imports no kernels of other files: numba's cache would not notice their changes.
@@ -45,7 +46,7 @@ RANK_PENALTY: Final = 0.5  # after j better candidates failed, one holds 1 / (1 
 MIN_PROB: Final = 0.01  # a node less likely than this is never drafted: no curve is measured that finely
 MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
 WORTH_FACTOR: Final = 1.1  # drafting slightly too much costs less than slightly too little
-MAX_DOUBT: Final = 6.0  # no kind's log weight falls further below the best: text may change its kind at any time
+MAX_DOUBT: Final = 6.0  # a kind this far below the best in log weight is ignored, but falls no further: text changes
 
 # settings int64: what the propose kernel is told about the session.
 LENGTH, POINTER, MIN_LEN, MAX_LEN, NUM_PREDICTED, MAX_NODES, MAX_DEPTH, NUM_COPIES, NUM_SETTINGS = range(9)
@@ -57,7 +58,19 @@ ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = range(6)
 CONTEXT, PREDICTION = 0, 1
 
 
-@kernel(types.void(READ_F64_2D, READ_F64, types.int64, F64_2D))
+@kernel(types.void(F64_2D))
+def find_slopes(costs: Floats) -> None:
+    """Fill costs[1] from costs[0]; the last row gets 0. Cost: rows², a millisecond for 1,000."""
+    rows = costs.shape[1]
+    costs[1, rows - 1] = 0.0
+    for r in range(rows - 1):
+        least = np.inf
+        for later in range(r + 1, rows):
+            least = min(least, (costs[0, later] - costs[0, r]) / (later - r))
+        costs[1, r] = least
+
+
+@kernel(types.void(READ_F64_2D, READ_F64_2D, types.int64, F64_2D))
 def solve_prices(breaks: Floats, costs: Floats, max_nodes: int, prices: Floats) -> None:
     """Solve backwards, for every kind and match length, the cheapest way to verify the rest of a copied run.
 
@@ -73,13 +86,13 @@ def solve_prices(breaks: Floats, costs: Floats, max_nodes: int, prices: Floats) 
         survive, best = 1.0, np.inf
         for n in range(max_nodes + 1):
             survive *= stay
-            best = min(best, costs[1 + n] / (1.0 - survive))
+            best = min(best, costs[0, 1 + n] / (1.0 - survive))
         toll[last] = best
         for m in range(last - 1, 0, -1):
             survive, best = 1.0, np.inf
             for n in range(max_nodes + 1):
                 survive *= 1.0 - breaks[kind, min(m + n, last)]
-                best = min(best, costs[1 + n] + survive * toll[min(m + n + 1, last)])
+                best = min(best, costs[0, 1 + n] + survive * toll[min(m + n + 1, last)])
             toll[m] = best
         for m in range(1, num_states):
             prices[kind, m] = toll[m] - (1.0 - breaks[kind, m]) * toll[min(m + 1, last)]
@@ -217,7 +230,20 @@ def right_at_first(breaks: float, evidence: int) -> float:
     return 1.0 - breaks * BREAK_FACTOR[evidence]
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, I64, READ_F64_2D, READ_F64_2D, READ_F64_2D, READ_F64, I32_2D, I64, F64))
+@kernel(types.int64(F64, I64, F64))
+def believed(row: Floats, kinds: Longs, belief: Floats) -> int:
+    """List the kinds that are not ruled out and exp of their log weights, the best 1; return how many."""
+    top, n = row[0], 0
+    for kind in range(len(row)):
+        top = max(top, row[kind])
+    for kind in range(len(row)):
+        if row[kind] > top - MAX_DOUBT:
+            kinds[n], belief[n] = kind, np.exp(row[kind] - top)
+            n += 1
+    return n
+
+
+@kernel(types.int64(READ_I32, READ_I32_2D, I64, F64_2D, READ_F64_2D, READ_F64_2D, READ_F64_2D, I32_2D, I64, F64))
 def propose(
     tokens: Ints,
     links: Ints,
@@ -252,24 +278,22 @@ def propose(
     chance = np.empty((MAX_COPIES, num_kinds))  # that the candidate's next node is reached and right, by kind
     prob, worth = np.empty(MAX_COPIES), np.empty(MAX_COPIES)
     taken, tip = np.zeros(MAX_COPIES, np.int64), np.full(MAX_COPIES, -1, np.int64)
-    belief, rest = np.empty(num_kinds), np.empty(num_kinds)
-    top, total = weights[first[SOURCE], 0], 0.0
-    for kind in range(num_kinds):
-        top = max(top, weights[first[SOURCE], kind])
-    for kind in range(num_kinds):
-        belief[kind] = np.exp(weights[first[SOURCE], kind] - top)
-        total += belief[kind]
-    for kind in range(num_kinds):
-        rest[kind] = belief[kind] / total
+    kinds, rest = np.empty(num_kinds, np.int64), np.empty(num_kinds)
+    num_likely, total = believed(weights[first[SOURCE]], kinds, rest), 0.0
+    for k in range(num_likely):
+        total += rest[k]
+    for k in range(num_likely):
+        rest[k] /= total
     for j in range(found):
         state = min(lens[j], last)
         after = min(state + 1, last)
         prob[j] = worth[j] = 0.0
-        for kind in range(num_kinds):
-            chance[j, kind] = rest[kind] * right_at_first(breaks[kind, state], evidence[j]) / (1.0 + RANK_PENALTY * j)
-            rest[kind] -= chance[j, kind]
-            prob[j] += chance[j, kind]
-            worth[j] += chance[j, kind] * prices[kind, after]
+        for k in range(num_likely):
+            right = right_at_first(breaks[kinds[k], state], evidence[j]) / (1.0 + RANK_PENALTY * j)
+            chance[j, k] = rest[k] * right
+            rest[k] -= chance[j, k]
+            prob[j] += chance[j, k]
+            worth[j] += chance[j, k] * prices[kinds[k], after]
 
     probs = block[ROW_PROB].view(np.float32)
     max_nodes = min(settings[MAX_NODES], block.shape[1])
@@ -283,6 +307,8 @@ def propose(
                 best = j
         if best < 0:
             break
+        if worth[best] * WORTH_FACTOR < costs[1, 1 + n]:
+            break  # worth only falls from here: whatever follows would not pay for its positions
         depth = taken[best]
         token = tokens[at[best] + depth % (length - at[best])]  # past its end the copy goes on into itself
         if token < 0:
@@ -299,19 +325,19 @@ def propose(
         n += 1
         gain += worth[best] * WORTH_FACTOR
         tokens_then += prob[best]
-        net = gain - (costs[1 + n] - costs[1])
+        net = gain - (costs[0, 1 + n] - costs[0, 1])
         if net > best_any:
             best_any = net
-            expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
+            expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[0, 1 + n]
         if net > best_gain:
             best_gain, best_n = net, n
         state = min(lens[best] + depth + 1, last)
         after = min(state + 1, last)
         prob[best] = worth[best] = 0.0
-        for kind in range(num_kinds):
-            chance[best, kind] *= 1.0 - breaks[kind, state]
-            prob[best] += chance[best, kind]
-            worth[best] += chance[best, kind] * prices[kind, after]
+        for k in range(num_likely):
+            chance[best, k] *= 1.0 - breaks[kinds[k], state]
+            prob[best] += chance[best, k]
+            worth[best] += chance[best, k] * prices[kinds[k], after]
     return best_n
 
 

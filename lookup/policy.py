@@ -113,7 +113,9 @@ def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Ta
     from zerodraft.lookup import _policy_core as core  # compiles on import: only sessions need it
 
     breaks, _ = priors()
-    costs = curve.shared_by(num_rows).table(max_nodes + 1, context or None)
+    costs = np.zeros((2, max_nodes + 2))
+    costs[0] = curve.shared_by(num_rows).table(max_nodes + 1, context or None)
+    core.find_slopes(costs)
     prices = np.zeros_like(breaks)
     core.solve_prices(breaks, costs, max_nodes, prices)
     return Tables(breaks, _frozen(prices), _frozen(costs))
