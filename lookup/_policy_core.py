@@ -4,8 +4,8 @@ Arrays:
     breaks float64 (kinds, states)   breaks[k, m]: probability that a copy breaks at the next token after m matched
                                      ones, in text of kind k; m is cut at states - 1. Index 0 is unused.
     prices float64 (kinds, states)   prices[k, m]: forwards saved by having the token that follows state m already.
-    costs float64 (2, rows)          costs[0, r]: cost of one forward over r positions, costs[0, 1] == 1;
-                                     costs[1, r]: the least that one position more costs on average from there on.
+    costs float64 (rows,)            costs[r]: cost of one forward over r positions, costs[1] == 1.
+    slopes float64 (rows,)           slopes[r]: the least that each further position costs, on average, from r on.
     weights float64 (sources, kinds) log-probability, up to a constant, of each kind for copies from each source.
 
 The file imports no kernels of other files: numba's cache would not notice their changes.
@@ -58,19 +58,18 @@ ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = range(6)
 CONTEXT, PREDICTION = 0, 1
 
 
-@kernel(types.void(F64_2D))
-def find_slopes(costs: Floats) -> None:
-    """Fill costs[1] from costs[0]; the last row gets 0. Cost: rows², a millisecond for 1,000."""
-    rows = costs.shape[1]
-    costs[1, rows - 1] = 0.0
+@kernel(types.void(READ_F64, F64))
+def find_slopes(costs: Floats, slopes: Floats) -> None:
+    """Fill ``slopes`` from ``costs``; the last gets 0. Cost: rows² steps, a millisecond for 1,000."""
+    rows = len(costs)
+    slopes[rows - 1] = 0.0
     for r in range(rows - 1):
-        least = np.inf
+        slopes[r] = np.inf
         for later in range(r + 1, rows):
-            least = min(least, (costs[0, later] - costs[0, r]) / (later - r))
-        costs[1, r] = least
+            slopes[r] = min(slopes[r], (costs[later] - costs[r]) / (later - r))
 
 
-@kernel(types.void(READ_F64_2D, READ_F64_2D, types.int64, F64_2D))
+@kernel(types.void(READ_F64_2D, READ_F64, types.int64, F64_2D))
 def solve_prices(breaks: Floats, costs: Floats, max_nodes: int, prices: Floats) -> None:
     """Solve backwards, for every kind and match length, the cheapest way to verify the rest of a copied run.
 
@@ -86,13 +85,13 @@ def solve_prices(breaks: Floats, costs: Floats, max_nodes: int, prices: Floats) 
         survive, best = 1.0, np.inf
         for n in range(max_nodes + 1):
             survive *= stay
-            best = min(best, costs[0, 1 + n] / (1.0 - survive))
+            best = min(best, costs[1 + n] / (1.0 - survive))
         toll[last] = best
         for m in range(last - 1, 0, -1):
             survive, best = 1.0, np.inf
             for n in range(max_nodes + 1):
                 survive *= 1.0 - breaks[kind, min(m + n, last)]
-                best = min(best, costs[0, 1 + n] + survive * toll[min(m + n + 1, last)])
+                best = min(best, costs[1 + n] + survive * toll[min(m + n + 1, last)])
             toll[m] = best
         for m in range(1, num_states):
             prices[kind, m] = toll[m] - (1.0 - breaks[kind, m]) * toll[min(m + 1, last)]
@@ -243,7 +242,7 @@ def believed(row: Floats, kinds: Longs, belief: Floats) -> int:
     return n
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, I64, F64_2D, READ_F64_2D, READ_F64_2D, READ_F64_2D, I32_2D, I64, F64))
+@kernel(types.int64(READ_I32, READ_I32_2D, I64, F64_2D, READ_F64_2D, READ_F64_2D, READ_F64, READ_F64, I32_2D, I64, F64))
 def propose(
     tokens: Ints,
     links: Ints,
@@ -252,6 +251,7 @@ def propose(
     breaks: Floats,
     prices: Floats,
     costs: Floats,
+    slopes: Floats,
     block: Ints,
     first: Longs,
     expected: Floats,
@@ -307,7 +307,7 @@ def propose(
                 best = j
         if best < 0:
             break
-        if worth[best] * WORTH_FACTOR < costs[1, 1 + n]:
+        if worth[best] * WORTH_FACTOR < slopes[1 + n]:
             break  # worth only falls from here: whatever follows would not pay for its positions
         depth = taken[best]
         token = tokens[at[best] + depth % (length - at[best])]  # past its end the copy goes on into itself
@@ -325,10 +325,10 @@ def propose(
         n += 1
         gain += worth[best] * WORTH_FACTOR
         tokens_then += prob[best]
-        net = gain - (costs[0, 1 + n] - costs[0, 1])
+        net = gain - (costs[1 + n] - costs[1])
         if net > best_any:
             best_any = net
-            expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[0, 1 + n]
+            expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
         if net > best_gain:
             best_gain, best_n = net, n
         state = min(lens[best] + depth + 1, last)

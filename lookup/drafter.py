@@ -240,15 +240,16 @@ class DraftSession:
         settings[rule.MAX_NODES] = room
         settings[rule.MAX_DEPTH] = max_depth
         block = np.empty((len(BLOCK_ROWS), room), np.int32)
-        breaks, prices, costs = self._tables
+        tables = self._tables
         n = rule.propose(
             index._tokens,
             index._links,
             settings,
             self._weights,
-            breaks,
-            prices,
-            costs,
+            tables.breaks,
+            tables.prices,
+            tables.costs,
+            tables.slopes,
             block,
             self._first,
             self._expected,
@@ -294,23 +295,25 @@ class DraftSession:
             origin = draft.origin_of(node)
         before = len(self._index)
         self._index.extend(outcome.new_ids)
-        if self._first[rule.AT_LENGTH] == before:
-            self._learn(draft, outcome)
+        length = len(self._index)
+        if self._first.item(rule.AT_LENGTH) == before:
+            self._learn(draft, outcome, length)
         if self._shared is not None:
-            came = self._index._tokens[before : len(self._index)]
+            came = self._index._tokens[before:length]
             self._shared.learn(came, outcome.stop in ("rejected", "full"), self._tables)
-        if 0 <= origin < len(self._index):
+        if 0 <= origin < length:
             self._pointer = origin + 1
 
-    def _learn(self, draft: Draft, outcome: Outcome) -> None:
+    def _learn(self, draft: Draft, outcome: Outcome, length: int) -> None:
         """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted."""
-        length, may_break = len(self._index), outcome.stop in ("rejected", "full")
+        may_break = outcome.stop in ("rejected", "full")
         agreed = rule.learn(self._index._tokens, length, may_break, self._first, self._tables.breaks, self._weights)
+        position = self._first.item(rule.POSITION)
         if agreed and not outcome.path:
-            self._pointer = int(self._first[rule.POSITION]) + agreed
+            self._pointer = position + agreed
         tally = self._stood_down
         tally[0] += 1
-        if self._first[rule.POSITION] < 0:
+        if position < 0:
             tally[1] += 1
         elif not len(draft):
             tally[2] += 1

@@ -94,6 +94,7 @@ class Tables(NamedTuple):
     breaks: npt.NDArray[np.float64]
     prices: npt.NDArray[np.float64]
     costs: npt.NDArray[np.float64]
+    slopes: npt.NDArray[np.float64]
 
 
 @functools.lru_cache(maxsize=1)
@@ -113,12 +114,12 @@ def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Ta
     from zerodraft.lookup import _policy_core as core  # compiles on import: only sessions need it
 
     breaks, _ = priors()
-    costs = np.zeros((2, max_nodes + 2))
-    costs[0] = curve.shared_by(num_rows).table(max_nodes + 1, context or None)
-    core.find_slopes(costs)
+    costs = curve.shared_by(num_rows).table(max_nodes + 1, context or None)
+    slopes = np.empty_like(costs)
+    core.find_slopes(costs, slopes)
     prices = np.zeros_like(breaks)
     core.solve_prices(breaks, costs, max_nodes, prices)
-    return Tables(breaks, _frozen(prices), _frozen(costs))
+    return Tables(breaks, _frozen(prices), _frozen(costs), _frozen(slopes))
 
 
 def _frozen(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
