@@ -72,7 +72,8 @@ class NgramIndex:
 
     def __len__(self) -> int:
         """Number of positions, barriers included."""
-        return int(self._meta[core.LENGTH])
+        length: int = self._meta.item(core.LENGTH)
+        return length
 
     @property
     def token_ids(self) -> IntArray:
@@ -94,7 +95,7 @@ class NgramIndex:
                 then unchanged.
         """
         tokens = as_token_ids(ids)
-        if len(tokens) > _MAX_LENGTH - len(self._tokens) and len(tokens) > _MAX_LENGTH - len(self):
+        if len(tokens) > _MAX_LENGTH - len(self._tokens) and len(tokens) > _MAX_LENGTH - len(self):  # rarely true
             raise ValueError(f"an n-gram index holds at most {_MAX_LENGTH} tokens, got {len(self) + len(tokens)}")
         self._append(tokens)
 
