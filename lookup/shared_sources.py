@@ -77,7 +77,7 @@ class SharedSources:
             ends[i] = total = core.insert(block, total, draft, n, place)
         out = np.empty((len(BLOCK_ROWS), min(room, total)), np.int32)
         pays = policy.length_factor is None
-        costs = np.atleast_2d(tables.costs)[0] if pays else np.zeros(out.shape[1] + 2)
+        costs = tables.costs if pays else np.zeros(out.shape[1] + 2)
         n = core.choose(
             block,
             ends,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import reference
@@ -105,3 +107,46 @@ def test_the_check_sees_damage():
 def test_limits_below_one_are_refused(limit, max_len):
     with pytest.raises(ValueError, match="at least 1"):
         build([[1, 1]])[0].match(limit, max_len=max_len)
+
+
+def bytes_per_token(kind: str, length: int) -> float:
+    rng = np.random.default_rng(3)
+    if kind == "same":
+        tokens = np.zeros(length, np.int32)
+    elif kind == "random":
+        tokens = rng.integers(0, 50_000, length).astype(np.int32)
+    else:  # phrases that come back, as in code
+        phrases = rng.zipf(1.3, (2000, 12)) % 5000
+        tokens = phrases[rng.zipf(1.2, length // 12 + 1) % 2000].ravel()[:length].astype(np.int32)
+    index = NgramIndex()
+    index.extend(tokens)
+    return index.nbytes / length
+
+
+@pytest.mark.parametrize(("kind", "most"), [("same", 24), ("phrases", 24), ("random", 32)])
+def test_bytes_per_token_stay_bounded_as_texts_grow(kind, most):
+    sizes = [bytes_per_token(kind, length) for length in (50_000, 100_000, 200_000, 400_000)]
+    assert max(sizes) <= most
+    assert all(after <= 1.3 * before for before, after in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize("length", [1_000, 131_072])
+@pytest.mark.parametrize("kind", ["hit", "miss", "same"])
+def test_a_search_looks_at_a_bounded_number_of_places(kind, length):
+    """CASE 9 without a clock: a long text costs what its newest end costs (all links beyond the limit are cut)."""
+    tokens = np.arange(length) % 977 if kind != "same" else np.zeros(length, np.int64)
+    index = NgramIndex()
+    index.extend(tokens)
+    if kind == "miss":
+        index.extend([5000])
+    n, limit, window = len(index), 8, 16
+    before = core.find_copy(index._tokens, index._links, n, n - 1, window, limit, 1, 64)
+    for family in range(2):
+        last, seen = index._links[family, n - 1], 0
+        while last >= 0 and seen < limit:
+            following, seen = index._links[family, last], seen + 1
+            if seen == limit:
+                index._links[family, last] = 10**9  # would be read, and crash or change the answer, if the walk went on
+            last = following
+    assert core.find_copy(index._tokens, index._links, n, n - 1, window, limit, 1, 64) == before
+    assert (before[0] >= 0) == (kind != "miss")
