@@ -30,6 +30,7 @@ F64_2D: Final = types.Array(types.float64, 2, "C")
 READ_F64: Final = types.Array(types.float64, 1, "C", readonly=True)
 READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
 
+U1: Final = np.uint64(1)
 WINDOW: Final = 128  # every position this close to the copy pointer is considered
 LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
 LONG_GRAM: Final = 4  # n of the longer of the two families of hash chains (_ngram_core.ORDER)
@@ -101,10 +102,13 @@ def solve_prices(breaks: Floats, costs: Floats, max_nodes: int, prices: Floats) 
 def match_length(tokens: Ints, length: int, position: int, max_len: int) -> int:
     """Number of tokens before ``position`` that equal the last ones of the text, at most ``max_len``."""
     most = min(position, max_len)
+    ours, theirs = np.uint64(length - 1), np.uint64(position - 1)  # unsigned: no test for Python's negative indices
     for i in range(most):
-        token = tokens[length - 1 - i]
-        if token < 0 or tokens[position - 1 - i] != token:
+        token = tokens[ours]
+        if token < 0 or tokens[theirs] != token:
             return i
+        ours -= U1
+        theirs -= U1
     return most
 
 
@@ -205,15 +209,15 @@ def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Lon
             last = links[family, last]
             if tokens[position] < 0:
                 continue
-            match = match_length(tokens, length, position, cap)
+            match = match_length(tokens, length, position, cap if family else min(cap, LONG_GRAM))
             seen_at[family, num_seen[family]], seen_lens[family, num_seen[family]] = position, match
             num_seen[family] += 1
-            if match >= min_len:
+            if match >= min_len and (family or match < LONG_GRAM):  # longer ones stand in the other chain as well
                 found = add_copy(tokens, pointer, position, match, found, room, at, lens)
     for j in range(found):
         family = 1 if lens[j] >= LONG_GRAM else 0  # the chain that holds everything matching as long as this one
         evidence[j] = weigh(tokens, at[j], lens[j], seen_at[family], seen_lens[family], num_seen[family])
-        if lens[j] == cap:
+        if lens[j] == SCORE_CAP:
             lens[j] = match_length(tokens, length, at[j], settings[MAX_LEN])
             evidence[j] = SINGLE
     return found
@@ -297,6 +301,7 @@ def propose(
 
     probs = block[ROW_PROB].view(np.float32)
     max_nodes = min(settings[MAX_NODES], block.shape[1])
+    expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = 1.0 + prob[0], costs[2]
     gain, tokens_then = 0.0, 1.0
     best_gain, best_n, best_any = MIN_GAIN, 0, -np.inf
     n = 0

@@ -331,7 +331,9 @@ class SuffixOracle:
         found = [(token, len(where), max(where)) for token, where in after.items()]
         return sorted(found, key=lambda branch: (-branch[1], -branch[2], branch[0]))[:limit]
 
-    def propose(self, max_tokens: int, max_branches: int, min_prob: float) -> list[tuple[int, int, float, int]]:
+    def propose(
+        self, max_tokens: int, max_branches: int, min_prob: float, max_depth: int = 4096
+    ) -> list[tuple[int, int, float, int]]:
         """The draft as (token, parent, probability, start of the latest occurrence), best first."""
         match_len = self.match_len()
         match: list[int] = [token for token in self.text[len(self.text) - match_len :] if token is not None]
@@ -339,6 +341,8 @@ class SuffixOracle:
         candidates: list[tuple[int, int, float, int]] = []
 
         def follow(parent: int, path: list[int], prob: float) -> None:
+            if len(path) == max_depth:
+                return
             where = self.starts(match + path) or [drafted[parent][3]]  # none: the copy has run past the end
             if len(where) == 1:  # one occurrence is copied, past the end of the text into the draft
                 longer = [*self.text, *path]
@@ -469,3 +473,163 @@ def nodes_that_pay(
         if gain - (costs[1 + len(taken)] - costs[1]) > best:
             best, best_n = gain - (costs[1 + len(taken)] - costs[1]), len(taken)
     return taken[:best_n]
+
+
+# ---- lookup: the adaptive policy -------------------------------------------------------------------------------------
+
+SINGLE, PAIR, MANY, CONTESTED, OUTVOTED = range(5)
+
+
+def tolls_and_prices(breaks: list[float], costs: list[float], max_nodes: int) -> tuple[list[float], list[float]]:
+    """Per matched length: least expected cost of verifying a run until it breaks; what one token less saves of it."""
+    last = len(breaks) - 1
+
+    def stays(m: int, count: int) -> float:
+        chance = 1.0
+        for i in range(count):
+            chance *= 1.0 - breaks[min(m + i, last)]
+        return chance
+
+    tolls = [0.0] * len(breaks)
+    tolls[last] = min(costs[1 + n] / (1.0 - stays(last, n + 1)) for n in range(max_nodes + 1))
+    for m in range(last - 1, 0, -1):
+        tolls[m] = min(costs[1 + n] + stays(m, n + 1) * tolls[min(m + n + 1, last)] for n in range(max_nodes + 1))
+    prices = [0.0] + [tolls[m] - (1.0 - breaks[m]) * tolls[min(m + 1, last)] for m in range(1, len(breaks))]
+    return tolls, prices
+
+
+def find_copies(
+    tokens: list[int], pointer: int, window: int, limit: int, min_len: int, max_len: int, room: int
+) -> list[tuple[int, int, int]]:
+    """(position, match length, evidence) of the best place to copy from for each next token, best first."""
+    from fractions import Fraction
+
+    cap = min(max_len, 32)
+    length_at = {p: match_length(tokens, p, cap) for p in range(1, len(tokens)) if tokens[p] != BARRIER}
+
+    def score(p: int) -> tuple[Fraction, int]:
+        return Fraction(32 ** length_at[p], 1 + abs(p - pointer)), p
+
+    def best_per_token(places: set[int]) -> list[int]:
+        best: list[int] = []
+        for p in sorted(places, key=score, reverse=True):
+            if length_at[p] >= max(min_len, 1) and tokens[p] not in [tokens[q] for q in best]:
+                best.append(p)
+        return best[:room]
+
+    near: set[int] = set()
+    for distance in range(window + 1):
+        near |= {p for p in (pointer - distance, pointer + distance) if p in length_at}
+        best = best_per_token(near)
+        if best and length_at[best[0]] == cap:
+            return [(best[0], match_length(tokens, best[0], max_len), SINGLE)]
+    ends = [p for p in range(1, len(tokens)) if match_length(tokens, p, 1)]
+    newest = [p for p in ends[-limit:] if p in length_at]
+    long = [p for p in [p for p in ends if match_length(tokens, p, LONG_GRAM) == LONG_GRAM][-limit:] if p in length_at]
+    found = []
+    for p in best_per_token({*near, *newest, *long}):
+        rivals = [q for q in (long if length_at[p] >= LONG_GRAM else newest) if q != p and length_at[q] >= length_at[p]]
+        same = 1 + sum(tokens[q] == tokens[p] for q in rivals)
+        different = sum(tokens[q] != tokens[p] for q in rivals)
+        if length_at[p] == 32 or (not different and same == 1):
+            evidence = SINGLE
+        elif not different:
+            evidence = PAIR if same == 2 else MANY
+        else:
+            evidence = CONTESTED if same >= different else OUTVOTED
+        found.append((p, match_length(tokens, p, max_len) if length_at[p] == 32 else length_at[p], evidence))
+    return found
+
+
+def right_at_first(breaks: float, evidence: int) -> float:
+    """Chance that a candidate's first token is right."""
+    return [1 - breaks, 1 - 0.7 * breaks, 1 - 0.35 * breaks, 0.33, 0.2][evidence]
+
+
+def believed(log_weights: list[float], doubt: float = 6.0) -> dict[int, float]:
+    """Probability of each kind of text that is not ruled out."""
+    import math
+
+    top = max(log_weights)
+    kept = {kind: math.exp(w - top) for kind, w in enumerate(log_weights) if w > top - doubt}
+    return {kind: chance / sum(kept.values()) for kind, chance in kept.items()}
+
+
+def adaptive_draft(
+    tokens: list[int],
+    copies: list[tuple[int, int, int]],
+    belief: dict[int, float],
+    breaks: list[list[float]],
+    prices: list[list[float]],
+    costs: list[float],
+    max_nodes: int,
+    max_depth: int,
+) -> list[tuple[int, int, float, int, int]]:
+    """Nodes (token, parent, probability, match length, origin), taken by worth as long as they pay."""
+    last = len(breaks[0]) - 1
+    least_slope = [
+        min(((costs[k] - costs[r]) / (k - r) for k in range(r + 1, len(costs))), default=0.0) for r in range(len(costs))
+    ]
+    rest, chances = dict(belief), []
+    for rank, (_, match, evidence) in enumerate(copies):
+        chance = {
+            kind: rest[kind] * right_at_first(breaks[kind][min(match, last)], evidence) / (1 + 0.5 * rank)
+            for kind in rest
+        }
+        rest = {kind: rest[kind] - chance[kind] for kind in rest}
+        chances.append(chance)
+    ways = [copy_on(tokens, p, max_depth) for p, _, _ in copies]
+    taken, tips = [0] * len(copies), [-1] * len(copies)
+    nodes: list[tuple[int, int, float, int, int]] = []
+    gain, best_gain, best_n = 0.0, 0.01, 0
+    while len(nodes) < max_nodes:
+        open_ones = []
+        for j, (_, match, _) in enumerate(copies):
+            prob = sum(chances[j].values())
+            after = min(match + taken[j] + 1, last)
+            worth = sum(chance * prices[kind][after] for kind, chance in chances[j].items())
+            if prob >= 0.01 and taken[j] < max_depth and len(ways[j]) >= taken[j]:
+                open_ones.append((worth, -j, prob))
+        while open_ones and len(ways[-max(open_ones)[1]]) == taken[-max(open_ones)[1]]:
+            open_ones.remove(max(open_ones))  # a barrier: this copy ends
+        if not open_ones or max(open_ones)[0] * 1.1 < least_slope[1 + len(nodes)]:
+            break
+        worth, minus_j, prob = max(open_ones)
+        j = -minus_j
+        position, match, _ = copies[j]
+        nodes.append((ways[j][taken[j]], tips[j], prob, match, position + taken[j]))
+        tips[j] = len(nodes) - 1
+        taken[j] += 1
+        chances[j] = {
+            kind: chance * (1 - breaks[kind][min(match + taken[j], last)]) for kind, chance in chances[j].items()
+        }
+        gain += 1.1 * worth
+        net = gain - (costs[1 + len(nodes)] - costs[1])
+        if net > best_gain:
+            best_gain, best_n = net, len(nodes)
+    return nodes[:best_n]
+
+
+def learned(
+    log_weights: list[float],
+    breaks: list[list[float]],
+    expected: list[int],
+    came: list[int],
+    match: int,
+    evidence: int,
+    may_break: bool,
+) -> list[float]:
+    """Log weights of the kinds after a copy that promised ``expected`` met ``came``."""
+    import math
+
+    weights, last = list(log_weights), len(breaks[0]) - 1
+    for i, (a, b) in enumerate(zip(expected, came)):
+        if a != b and not may_break:
+            break
+        for kind in range(len(weights)):
+            right = 1 - breaks[kind][min(match + i, last)]
+            right = right_at_first(1 - right, evidence) if i == 0 else right
+            weights[kind] += math.log(right if a == b else 1 - right)
+        if a != b:
+            break
+    return [max(w, max(weights) - 6.0) for w in weights]

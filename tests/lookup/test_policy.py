@@ -1,0 +1,320 @@
+"""The adaptive policy against its oracle: where to copy, what a token is worth, how much to draft, what is learned."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerodraft.lookup import _policy_core as core
+from zerodraft.lookup.cost import CostCurve
+from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, Outcome
+from zerodraft.lookup.drafter import Drafter, DraftSession
+from zerodraft.lookup.policy import NUM_STATES, DraftPolicy, Tables, priors
+
+small_text = st.lists(st.integers(0, 2), max_size=60)
+slopes = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=6)
+policies = st.builds(
+    DraftPolicy,
+    cost=st.builds(
+        lambda rises: CostCurve([(1, 1.0), *((3 * i + 2, 1.0 + sum(rises[: i + 1])) for i in range(len(rises)))]),
+        slopes,
+    ),
+    max_draft_tokens=st.integers(1, 24),
+    max_branches=st.integers(1, 6),
+    prompt_lookup_min=st.integers(1, 3),
+    prompt_lookup_max=st.integers(3, 60),
+)
+FLAT = CostCurve([(1, 1.0), (2, 1.0)])
+STEEP = CostCurve([(1, 1.0), (2, 2.0)])
+GPU = CostCurve([(1, 1.0), (201, 2.0)])
+
+
+def expected_draft(session: DraftSession, policy: DraftPolicy, room: int, depth: int):
+    tokens = session.index.token_ids.tolist()
+    copies = reference.find_copies(
+        tokens,
+        session.copy_pointer,
+        core.WINDOW,
+        core.LIMIT,
+        policy.prompt_lookup_min,
+        policy.prompt_lookup_max,
+        policy.max_branches,
+    )
+    if not copies or tokens[-1] < 0:
+        return [], copies
+    tables = policy.tables(1, len(tokens))
+    source = PREDICTION if copies[0][0] < session._num_predicted else CONTEXT
+    belief = reference.believed(session._weights[source].tolist())
+    room = min(room, policy.max_draft_tokens)
+    nodes = reference.adaptive_draft(
+        tokens,
+        copies,
+        belief,
+        tables.breaks.tolist(),
+        tables.prices.tolist(),
+        tables.costs.tolist(),
+        room,
+        min(depth, room),
+    )
+    return nodes, copies
+
+
+def accept(session: DraftSession, draft: Draft, path: tuple[int, ...], more: list[int], stop: str = "rejected") -> None:
+    new_ids = (*draft.token_ids[list(path)].tolist(), *more)
+    session.commit(draft, Outcome(path=path, new_ids=new_ids, stop=stop))
+
+
+@settings(deadline=None)
+@given(
+    small_text,
+    small_text,
+    policies,
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 3), st.integers(0, 2)), max_size=8),
+)
+def test_a_session_drafts_and_learns_what_the_oracle_does(prompt, prediction, policy, steps):
+    session = Drafter(policy=policy).begin(prompt, prediction)
+    for room, depth, take, token in steps:
+        draft = session.propose(room, depth)
+        nodes, copies = expected_draft(session, policy, room, depth)
+        assert draft.token_ids.tolist() == [node[0] for node in nodes]
+        assert draft.parents.tolist() == [node[1] for node in nodes]
+        assert draft.probs.tolist() == pytest.approx([node[2] for node in nodes], rel=1e-5)
+        assert draft.match_len.tolist() == [node[3] for node in nodes]
+        assert draft.origin.tolist() == [node[4] for node in nodes]
+        draft.check()
+        path = list(range(len(draft)))
+        leaf = path[-1] if path and take else -1
+        path = []
+        while leaf >= 0:  # accept the path to the last node, or nothing
+            path.insert(0, leaf)
+            leaf = int(draft.parents[leaf])
+        path = path[:take]
+        before, text = session._weights.copy(), session.index.token_ids.tolist()
+        accept(session, draft, tuple(path), [token])
+        came = session.index.token_ids.tolist()[len(text) :]
+        if copies and text and text[-1] >= 0:
+            position, match, evidence = copies[0]
+            source = PREDICTION if position < session._num_predicted else CONTEXT
+            promised = reference.copy_on(text, position, len(came))
+            if len(promised) == len(came):  # a barrier in between is a break like any other
+                tables = policy.tables(1, len(text))
+                before[source] = reference.learned(
+                    before[source].tolist(), tables.breaks.tolist(), promised, came, match, evidence, True
+                )
+                assert session._weights == pytest.approx(before)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.floats(0.001, 0.9), min_size=3, max_size=12),
+    st.lists(st.floats(0.0, 1.0), min_size=9, max_size=9),
+    st.integers(0, 8),
+)
+def test_prices_are_those_of_the_oracle(breaks, rises, max_nodes):
+    costs = np.concatenate([[0.0], 1.0 + np.cumsum(rises)])
+    costs /= costs[1]
+    table = np.array([[1.0, *breaks]])
+    prices = np.zeros_like(table)
+    core.solve_prices(table, costs, max_nodes, prices)
+    assert prices[0, 1:] == pytest.approx(
+        reference.tolls_and_prices([1.0, *breaks], costs.tolist(), max_nodes)[1][1:], abs=1e-9
+    )
+
+
+def test_worth_along_a_chain_adds_up_to_the_cost_it_saves():
+    """The sum of worth telescopes: the best prefix under it is the cheapest way to verify the run."""
+    breaks = [1.0, *(1.0 / (m + 2) for m in range(1, 40))]
+    costs = DraftPolicy(cost=GPU).tables().costs.tolist()[:42]
+    tolls, prices = reference.tolls_and_prices(breaks, costs, 40)
+    best_n, best_net, survive, gain = 0, 0.0, 1.0, 0.0
+    for n in range(1, 31):
+        survive *= 1 - breaks[min(2 + n - 1, 39)]
+        gain += survive * prices[min(2 + n, 39)]
+        if gain - (costs[1 + n] - costs[1]) > best_net:
+            best_n, best_net = n, gain - (costs[1 + n] - costs[1])
+    stay = math.prod(1 - breaks[min(2 + i, 39)] for i in range(best_n + 1))
+    assert costs[1 + best_n] + stay * tolls[min(2 + best_n + 1, 39)] == pytest.approx(tolls[2])
+
+
+def test_slopes_are_the_cheapest_way_on():
+    costs = np.array([0.0, 1.0, 3.0, 3.0, 3.2, 5.0])
+    found = np.empty_like(costs)
+    core.find_slopes(costs, found)
+    brute = [min((costs[k] - costs[r]) / (k - r) for k in range(r + 1, 6)) for r in range(5)]
+    assert found.tolist() == pytest.approx([*brute, 0.0])
+
+
+def run_of(session: DraftSession, output: list[int]) -> list[int]:
+    """Numbers of nodes drafted while a target writes exactly this."""
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=(output[0],), stop="full"))
+    at, widths = 1, []
+    while at < len(output):
+        draft = session.propose(4096, len(output) - at - 1)
+        path: list[int] = []
+        for node, parent in enumerate(draft.parents.tolist()):
+            if parent == (path[-1] if path else -1) and draft.token_ids[node] == output[at + len(path)]:
+                path.append(node)
+        accept(session, draft, tuple(path), [output[at + len(path)]])
+        at += len(path) + 1
+        widths.append(len(draft))
+    return widths
+
+
+def test_slow_start_grows_while_the_copy_holds_and_collapses_at_a_divergence():
+    text = list(range(1000, 2000))
+    session = Drafter(policy=DraftPolicy(cost=GPU)).begin(text)
+    output = [*text[:400], 7, *text[401:]]
+    widths = run_of(session, output)
+    assert widths[0] < widths[1]
+    assert max(widths) >= 100
+    assert len(widths) < 20
+
+
+def test_the_dearer_the_positions_the_shorter_the_draft():
+    text = [*range(100, 400), 100, 101]
+    lengths = [
+        len(Drafter(policy=DraftPolicy(cost=CostCurve([(1, 1.0), (1 + room, 2.0)]))).begin(text).propose(255))
+        for room in (1000, 100, 20, 4)
+    ]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[-1]
+
+
+def test_branches_are_drafted_where_positions_are_cheap_and_the_match_is_contested():
+    text = [1, 5, 1, 6, 1, 7, 1, 8, 1]
+    wide = Drafter(policy=DraftPolicy(cost=FLAT)).begin(text).propose(255)
+    roots = wide.token_ids[wide.parents == -1].tolist()
+    assert sorted(roots) == [5, 6, 7, 8]
+    single = Drafter(policy=DraftPolicy(cost=FLAT, max_branches=1)).begin(text).propose(255)
+    assert single.is_chain
+    assert len(Drafter(policy=DraftPolicy(cost=STEEP)).begin(text).propose(255)) == 0
+
+
+def test_more_rows_draft_less_and_many_rows_nothing():
+    text = [*range(100, 400), 100, 101]
+    curve = CostCurve([(1, 1.0), (65, 1.2), (129, 3.0), (257, 7.0)])
+    session = Drafter(policy=DraftPolicy(cost=curve)).begin(text)
+    lengths = [len(session.propose(255, num_rows=rows)) for rows in (1, 4, 16, 64, 256, 4096)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[2] > lengths[-1] == 0
+
+
+def test_stands_down_with_a_reason_and_wakes_up():
+    rng = np.random.default_rng(3)
+    noise = rng.integers(0, 12, 400).tolist()
+    copied = list(range(100, 300))
+    session = Drafter(policy=DraftPolicy(cost=STEEP)).begin([*copied, *noise])
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=(3,), stop="full"))
+    for token in rng.integers(0, 12, 100).tolist():
+        draft = session.propose(64)
+        accept(session, draft, (), [token])
+    assert session.stand_down_reason is not None
+    assert session.stand_down_reason.startswith("stood down: expected 1.")
+    assert "tokens for 2.00 cost" in session.stand_down_reason
+    free = Drafter(policy=DraftPolicy(cost=GPU)).begin([*copied, *noise])
+    for token in copied[:40]:
+        draft = session.propose(64)
+        accept(session, draft, (), [token])
+    assert run_of(free, copied)[-1] > 0
+    assert free.stand_down_reason is None
+
+
+def test_nothing_to_match_is_said_so():
+    session = Drafter().begin([1, 2, 3])
+    for token in range(10, 20):
+        accept(session, session.propose(8), (), [token])
+    assert session.stand_down_reason == "stood down: nothing to copy at 10 of 10 steps"
+    assert Drafter().begin([1, 2, 3]).stand_down_reason is None
+
+
+@pytest.mark.parametrize("stop", ["eos", "stop", "length", "guard"])
+def test_cuts_teach_nothing(stop):
+    for teaches, reason in ((False, stop), (True, "rejected")):
+        session = Drafter().begin([1, 2, 3, 4, 5, 1, 2])
+        before = session._weights.copy()
+        draft = session.propose(3)
+        session.commit(draft, Outcome(path=(), new_ids=(9,), stop=reason))
+        assert (not np.array_equal(session._weights, before)) == teaches
+
+
+def test_text_of_another_kind_is_noticed():
+    """After many breaks at long matches the same match is trusted less, and never less than can be won back."""
+    session = Drafter(policy=DraftPolicy(cost=GPU)).begin(list(range(100, 130)) * 3)
+    fresh = session.propose(64).probs.copy()
+    rng = np.random.default_rng(5)
+    words = [list(range(100, 130))[i : i + 9] for i in range(20)]
+    for _ in range(40):
+        for token in [*words[int(rng.integers(20))], int(rng.integers(1000, 2000))]:
+            accept(session, session.propose(64), (), [token])
+    for token in range(100, 130):
+        accept(session, Draft.empty(), (), [token])
+    doubtful = session.propose(64).probs
+    assert doubtful[5] < fresh[5]
+    assert session._weights.min() >= session._weights.max(axis=1).min() - core.MAX_DOUBT - 1e-9
+
+
+def test_requests_learn_apart():
+    drafter = Drafter()
+    first = drafter.begin([1, 2, 3, 4, 1, 2])
+    for token in (9, 1, 9, 2, 9):
+        accept(first, first.propose(8), (), [token])
+    used, fresh = drafter.begin([1, 2, 3, 4, 1, 2]), Drafter().begin([1, 2, 3, 4, 1, 2])
+    assert used.propose(8).probs.tolist() == fresh.propose(8).probs.tolist()
+    assert np.array_equal(used._weights, priors()[1])
+
+
+def test_proposing_twice_changes_nothing():
+    session = Drafter().begin([1, 2, 3, 4, 1, 2])
+    first = session.propose(8)
+    for _ in range(3):
+        again = session.propose(8)
+        assert (first.token_ids.tolist(), first.probs.tolist()) == (again.token_ids.tolist(), again.probs.tolist())
+    assert np.array_equal(session._weights, priors()[1])
+
+
+def test_moved_and_duplicated_blocks_of_a_prediction_are_found():
+    rng = np.random.default_rng(1)
+    blocks = [rng.integers(100, 5000, 60).tolist() for _ in range(6)]
+    old = [token for block in blocks for token in block]
+    new = [token for i in (0, 3, 1, 1, 5, 2, 4, 0) for token in blocks[i]]
+    widths = run_of(Drafter(policy=DraftPolicy(cost=GPU)).begin([1, 2, 3], old), new)
+    assert len(new) / len(widths) > 12
+
+
+def test_tables_cover_every_state_and_cannot_be_written():
+    tables = DraftPolicy(max_draft_tokens=16).tables()
+    assert isinstance(tables, Tables)
+    assert tables.breaks.shape == tables.prices.shape == (4, NUM_STATES)
+    assert tables.costs.shape == tables.slopes.shape == (18,)
+    assert ((tables.breaks > 0) & (tables.breaks <= 1)).all()
+    assert (tables.prices[:, 1:] > 0).all()
+    for table in tables:
+        with pytest.raises(ValueError, match="read-only"):
+            table[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cost": 3},
+        {"cost": "fast"},
+        {"max_branches": 0},
+        {"max_branches": 17},
+        {"max_branches": True},
+        {"length_factor": 0},
+    ],
+)
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        DraftPolicy(**options)
+
+
+@pytest.mark.parametrize("num_rows", [0, -1, 1.5, 10**9])
+def test_a_bad_number_of_rows_is_refused(num_rows):
+    with pytest.raises(ValueError, match="num_rows"):
+        Drafter().begin([1, 2, 1, 2]).propose(8, num_rows=num_rows)
