@@ -41,9 +41,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with t
 def main(version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False) -> None:
     """Language models write faster, without changing a word of what they write."""
     if version:
-        import zerodraft
+        from importlib.metadata import version as installed
 
-        typer.echo(zerodraft.__version__)
+        typer.echo(installed("zerodraft"))
         raise typer.Exit
 
 

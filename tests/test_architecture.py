@@ -1,0 +1,120 @@
+"""Imports run one way, read from the syntax trees: rooms keep to themselves, and the face loads nothing early."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("lookup", "kernels", "integrations")
+ALLOWED = {
+    "lookup": {"lookup"},
+    "kernels": {"kernels"},
+    "integrations": {"lookup", "kernels", "integrations"},
+}
+FORBIDDEN_OUTSIDE = {
+    "lookup": {"torch", "transformers", "triton", "vllm", "rich", "typer", "safetensors", "gguf"},
+    "kernels": {"transformers.generation", "vllm", "rich", "typer", "numba"},
+    "integrations": set(),
+}
+FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield (absolute module name, statement) for every import, those inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield name.name, node
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            assert node.module is not None
+            yield node.module, node
+            for name in node.names:
+                yield f"{node.module}.{name.name}", node
+
+
+def wrong_imports(room: str, source: str) -> list[str]:
+    """Return what a file of this room imports and must not."""
+    wrong = []
+    for name, node in imported(ast.parse(source)):
+        first, *rest = name.split(".")
+        if first in ROOMS or first in ("src", "tests", "bench"):
+            wrong.append(f"line {node.lineno}: {name} (import as zerodraft.{name})")
+        elif first == "zerodraft" and not (rest and rest[0] in ALLOWED[room]):
+            if rest or isinstance(node, ast.Import):  # "from zerodraft import x" is judged by zerodraft.x
+                wrong.append(f"line {node.lineno}: {name}")
+        elif any(name == bad or name.startswith(f"{bad}.") for bad in FORBIDDEN_OUTSIDE[room]):
+            wrong.append(f"line {node.lineno}: {name}")
+    return wrong
+
+
+def test_there_is_something_to_check() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in FILES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    assert wrong_imports(path.relative_to(ROOT).parts[0], path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("lookup", "import torch"),
+        ("lookup", "def f():\n    from torch.nn import functional"),
+        ("lookup", "from zerodraft.kernels import verify"),
+        ("lookup", "from zerodraft.integrations.models import load_model"),
+        ("lookup", "from zerodraft import Draft"),
+        ("lookup", "import zerodraft"),
+        ("kernels", "from zerodraft.lookup.draft import Draft"),
+        ("kernels", "from zerodraft import kernels"),
+        ("kernels", "import lookup.draft"),
+        ("integrations", "from zerodraft import attach"),
+        ("integrations", "from kernels import verify"),
+    ],
+)
+def test_the_check_can_fail(room: str, line: str) -> None:
+    if line == "from zerodraft import kernels":
+        assert wrong_imports(room, line) == []  # its own room
+    else:
+        assert wrong_imports(room, line) != []
+
+
+def test_the_kernels_folder_has_no_init_file() -> None:
+    """With one, ``import transformers`` from the repository's root would take it for a package of another project."""
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
+def test_the_face_imports_lazily(name: str) -> None:
+    """At module level only the standard library; types for checkers stand under TYPE_CHECKING."""
+    tree = ast.parse((ROOT / "src" / "zerodraft" / name).read_text("utf-8"))
+    early = [
+        module
+        for statement in tree.body
+        if isinstance(statement, (ast.Import, ast.ImportFrom))
+        for module, _ in imported(statement)
+    ]
+    assert {module.split(".")[0] for module in early} <= {"__future__", "importlib", "sys", "typing"}
+
+
+def test_every_public_name_has_a_home_and_a_type() -> None:
+    import zerodraft
+
+    source = (ROOT / "src" / "zerodraft" / "__init__.py").read_text("utf-8")
+    typed = {
+        name.asname or name.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zerodraft.")
+        for name in node.names
+    }
+    assert set(zerodraft.__all__) == set(zerodraft._HOME_OF) == typed
+    assert zerodraft.__all__ == sorted(zerodraft.__all__)
+    for name in zerodraft.__all__:
+        assert getattr(zerodraft, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        zerodraft.nonsense  # noqa: B018
