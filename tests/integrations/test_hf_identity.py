@@ -154,3 +154,27 @@ def test_a_session_that_asks_gets_the_likeliest_tokens_everywhere():
 def _with_topk(session):
     session.num_topk = 4
     return session
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
+def test_half_precision_differs_at_ties_only(name, dtype):
+    """At the first difference plain's best two logits are closer than the dtype can tell apart (CASES 17)."""
+    import copy
+
+    model = copy.deepcopy(support.tiny(name)).to(dtype)
+    forwards = differences = 0
+    for seed in range(12):
+        ids = support.prompt(seed)
+        options = {"max_new_tokens": 40, "return_dict_in_generate": True, "output_logits": True}
+        expected = support.plain(model, ids, **options)
+        got, stats = support.ours(model, ids, support.oracle(expected.sequences[0], 7), max_new_tokens=40)
+        forwards += stats.num_decode_forwards
+        differs = (got[0] != expected.sequences[0]).nonzero()
+        if len(differs):
+            differences += 1
+            logits = expected.logits[int(differs[0]) - 12][0]
+            first, second = logits.topk(2).values.tolist()
+            assert first - second <= 4 * torch.finfo(dtype).eps * float(logits.abs().max()), (seed, first, second)
+    assert forwards < 0.8 * 12 * 39
+    assert differences < 12
