@@ -15,6 +15,7 @@ from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_name
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy, priors
+from zerodraft.lookup.recycling import NUM_TOPK, RecycledSource, RecyclerShelf, TokenRecycler
 from zerodraft.lookup.shared_sources import SharedSources
 
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
@@ -41,6 +42,7 @@ class Drafter:
         policy: DraftPolicy | None = None,
         memory: DraftMemory | None = None,
         phrases: PhraseBook | None = None,
+        recycle: bool | Literal["shared"] = False,
     ) -> None:
         """Set up what all requests share.
 
@@ -48,6 +50,8 @@ class Drafter:
             policy: how much to draft, and when not to.
             memory: texts of earlier requests to draft from; filled by ``DraftSession.finish(remember=...)``.
             phrases: stock phrases to draft from.
+            recycle: fill drafts up with the successors that the target itself named before; True keeps them for the
+                request, "shared" for all requests of a namespace.
 
         Raises:
             ValueError: an argument of another type.
@@ -55,6 +59,10 @@ class Drafter:
         self.policy: Final = policy if policy is not None else DraftPolicy()
         self.memory: Final = memory
         self.phrases: Final = phrases
+        if recycle not in (True, False, "shared"):
+            raise ValueError(f'recycle must be True, False or "shared", got {recycle!r}')
+        self.recycle: Final = recycle
+        self._recyclers = RecyclerShelf() if recycle == "shared" else None
         for name, value, kind in (
             ("policy", self.policy, DraftPolicy),
             ("memory", memory, DraftMemory),
@@ -80,6 +88,12 @@ class Drafter:
         prompt = as_token_ids(prompt_ids, "prompt_ids")
         prediction = as_token_ids(() if prediction_ids is None else prediction_ids, "prediction_ids")
         return DraftSession(self, prompt, prediction, namespace)
+
+    def recycler(self, namespace: str | None = None) -> TokenRecycler | None:
+        """The table a new session of this namespace recycles from: a fresh one, the shared one, or None."""
+        if self._recyclers is not None:
+            return self._recyclers[namespace]
+        return TokenRecycler() if self.recycle else None
 
     def propose_batch(
         self,
@@ -128,6 +142,7 @@ class DraftSession:
         "_pointer",
         "_policy",
         "_prompt_start",
+        "_recycled",
         "_settings",
         "_shared",
         "_stood_down",
@@ -152,6 +167,8 @@ class DraftSession:
         self._shared: SharedSources | None = None
         if drafter.memory is not None or drafter.phrases is not None:
             self._shared = SharedSources(drafter.memory, drafter.phrases, namespace, prompt)
+        recycler = drafter.recycler(namespace)
+        self._recycled = None if recycler is None else RecycledSource(recycler)
         self._is_finished = False
         self._weights = priors()[1].copy()  # beliefs of this request alone: nothing is learned across requests
         self._first = np.full(rule.NUM_FIRST, -1, np.int64)
@@ -164,6 +181,11 @@ class DraftSession:
         self._settings[rule.NUM_COPIES] = self._policy.max_branches
         self._tables_for = (0, 0)
         self._tables = self._policy.tables()
+
+    @property
+    def num_topk(self) -> int:
+        """How many of the target's likeliest tokens ``commit`` wants in ``Outcome.topk`` for every position."""
+        return 0 if self._recycled is None else NUM_TOPK
 
     @property
     def copy_pointer(self) -> int:
@@ -224,6 +246,9 @@ class DraftSession:
             index = self._index
             context = index._tokens[max(self._prompt_start, len(index) - MAX_MATCH) : len(index)]
             block, n = self._shared.merge(block, n, context, room, depth, self._tables, self._policy)
+        if self._recycled is not None:
+            context = self._index._tokens[: len(self._index)]
+            block, n = self._recycled.merge(block, n, context, room, depth, self._tables.costs if is_adaptive else None)
         if n == 0:
             return Draft.empty()
         return Draft.from_block(block if n == block.shape[1] else block[:, :n])
@@ -301,6 +326,10 @@ class DraftSession:
         if self._shared is not None:
             came = self._index._tokens[before:length]
             self._shared.learn(came, outcome.stop in ("rejected", "full"), self._tables)
+        if self._recycled is not None:
+            is_adaptive = self._policy.length_factor is None
+            context = self._index._tokens[:before]
+            self._recycled.learn(context, draft, outcome, self._tables.costs if is_adaptive else None)
         if 0 <= origin < length:
             self._pointer = origin + 1
 
@@ -313,9 +342,11 @@ class DraftSession:
             self._pointer = position + agreed
         tally = self._stood_down
         tally[0] += 1
+        if len(draft):
+            return
         if position < 0:
             tally[1] += 1
-        elif not len(draft):
+        else:
             tally[2] += 1
             tally[3] += self._expected.item(rule.EXPECTED_TOKENS)
             tally[4] += self._expected.item(rule.EXPECTED_COST)

@@ -13,9 +13,12 @@ from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, Outcome
 
 NUM_TOPK: Final = core.K
 MAX_KEYS: Final = 1 << 22
+SURE: Final = 0.9  # a copy whose first token is that likely is not filled up
 MIN_PROB: Final = 0.002  # a node less likely than this is never drafted
 NO_BLOCK: Final = np.empty((len(BLOCK_ROWS), 0), np.int32)
 _FIRST_PLACES: Final = 1 << 10
+_PACE_PRIOR: Final = (8.0, 4.0)  # tokens emitted, cost of their forwards: what a request starts with
+_PACE_DECAY: Final = 0.95
 # How often the next token stood at each rank of a list, by order of its key (one token, two) and by how often its head
 # had stayed the same; measured by bench/lookahead.py. Each class starts with the weight of _PRIOR_WEIGHT tokens.
 _PRIOR_WEIGHT: Final = 24.0
@@ -199,6 +202,58 @@ class TokenRecycler:
             core.move(*old, self._keys, self._stamps, self._rows, self._levels, self._state)
 
 
+class RecycledSource:
+    """One session's view of a recycler: fills up its drafts, and keeps the pace that says what a token is worth."""
+
+    __slots__ = ("_cost", "_recycler", "_tokens")
+
+    def __init__(self, recycler: TokenRecycler) -> None:
+        self._recycler = recycler
+        self._tokens, self._cost = _PACE_PRIOR
+
+    def merge(
+        self,
+        own: IntArray,
+        num_own: int,
+        context: IntArray,
+        room: int,
+        max_depth: int,
+        costs: npt.NDArray[np.float64] | None,
+    ) -> tuple[IntArray, int]:
+        """Fill up the session's draft with recycled successors, unless it is sure by itself.
+
+        Args:
+            own: int32 (len(BLOCK_ROWS), >= num_own), the draft so far.
+            context: int32 (n,), the end of the text.
+            room, max_depth: upper bounds on nodes and depth.
+            costs: cost of a forward by its number of positions; None: nothing has to pay.
+
+        Returns:
+            (block, number of nodes).
+        """
+        if num_own and own[core.ROW_PROB].view(np.float32)[0] >= SURE:
+            return own, num_own
+        price = self._cost / max(self._tokens, self._cost)
+        if costs is None:
+            costs = np.zeros(room + 2)
+        return self._recycler.grow(_last_two(context), own, num_own, room, max_depth, costs, price)
+
+    def learn(
+        self, context: IntArray, draft: Draft, outcome: Outcome, costs: npt.NDArray[np.float64] | None
+    ) -> None:
+        """Store what the target said; ``context`` is the end of the text before it."""
+        self._recycler.update(_last_two(context), draft, outcome)
+        num_positions = 1 + len(draft)
+        cost = 1.0 if costs is None else float(costs[min(num_positions, len(costs) - 1)])
+        self._tokens = _PACE_DECAY * self._tokens + len(outcome.new_ids)
+        self._cost = _PACE_DECAY * self._cost + cost
+
+
+def _last_two(context: IntArray) -> tuple[int, int]:
+    n = len(context)
+    return (context.item(n - 2) if n > 1 else -1), (context.item(n - 1) if n else -1)
+
+
 class RecyclerShelf:
     """The recyclers that requests share, one per namespace; the one used longest ago goes when there are too many."""
 
@@ -210,7 +265,9 @@ class RecyclerShelf:
     def __getitem__(self, namespace: str | None) -> TokenRecycler:
         """The namespace's recycler, made when it is first asked for."""
         with self._lock:
-            recycler = self._recyclers.pop(namespace, None) or TokenRecycler(self._max_keys)
+            recycler = self._recyclers.pop(namespace, None)
+            if recycler is None:  # an empty one is false, too
+                recycler = TokenRecycler(self._max_keys)
             self._recyclers[namespace] = recycler
             while len(self._recyclers) > self._max_namespaces:
                 del self._recyclers[next(iter(self._recyclers))]
