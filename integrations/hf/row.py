@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import EncoderNoRepeatNGramLogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from zerodraft.kernels.verify import pick
 
@@ -37,6 +40,7 @@ class Row:
         self._ids = prompt.new_zeros(1, max(64, self.length + min(max_length - self.length, 4096)))
         self._ids[0, : self.length] = prompt
         self._processors, self._criteria = processors, criteria
+        self._limits = _Limits.of(criteria)
         self._do_sample, self._generator = do_sample, generator
         self._max_length, self._eos_ids = max_length, eos_ids
         self._streamer = streamer
@@ -68,7 +72,7 @@ class Row:
             (token id, reason the row ends here or None), or (None, "guard") if nothing was picked.
         """
         raw = logits.to(copy=True, dtype=torch.float32, device=self._ids.device)
-        scores = self._processors(self.ids, raw)
+        scores = self._processors(self.ids, raw) if self._processors else raw
         if is_wide and self._guard is not None and self._guard.is_tie(scores, self._do_sample, self._generator):
             self._guard.num_ties += 1
             if self._guard.stops:
@@ -79,7 +83,10 @@ class Row:
             self.logits += (raw,)
         token = pick(scores, do_sample=self._do_sample, generator=self._generator)
         self._append(token)
-        is_stopped = bool(self._criteria(self.ids, self.scores))
+        if self._limits is not None:
+            is_stopped = self.length >= self._limits.max_length or self.last_id in self._limits.eos_ids
+        else:
+            is_stopped = bool(self._criteria(self.ids, self.scores))
         if self._streamer is not None:
             self._streamer.put(token.cpu())
         if not is_stopped:
@@ -98,6 +105,28 @@ class Row:
         if self.last_id in self._eos_ids:
             return "eos"
         return "length" if self.length >= self._max_length else "stop"
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """A length and end tokens, asked without tensors: what most calls' stopping criteria come down to."""
+
+    max_length: float
+    eos_ids: frozenset[int]
+
+    @classmethod
+    def of(cls, criteria: StoppingCriteriaList) -> _Limits | None:
+        """The limits that ``criteria`` amount to, None if they hold anything else."""
+        max_length: float = math.inf
+        eos_ids: frozenset[int] = frozenset()
+        for criterion in criteria:
+            if type(criterion) is MaxLengthCriteria:
+                max_length = min(max_length, criterion.max_length)
+            elif type(criterion) is EosTokenCriteria:
+                eos_ids |= frozenset(criterion.eos_token_id.reshape(-1).tolist())
+            else:
+                return None
+        return cls(max_length, eos_ids) if type(criteria) is StoppingCriteriaList else None
 
 
 # Width error as a multiple of eps · max|logit|, from measurements of wide against narrow forwards.
