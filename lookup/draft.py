@@ -217,21 +217,31 @@ class Outcome:
         path: accepted node indices, from the root's child downwards. A drafted token that ends the row is among them.
         new_ids: emitted token ids in order: the accepted tokens, then the target's own next token (the bonus) unless
             the row stopped on an accepted node.
+        num_accepted: number of drafted tokens that were emitted, ``len(path)``; may be left out.
         stop: why the walk ended. "rejected": the target chose a token that was not drafted there; "full": it went
             down to a leaf; "eos", "stop" (a stopping criterion), "length", "guard": cut for a reason that says
             nothing about the draft, so nothing is learned from the cut.
         topk: int32 (1 + n, k), the target's k likeliest tokens after the root and after each node, or None.
+
+    Raises:
+        ValueError: a ``num_accepted`` that is not the length of ``path``.
     """
 
     path: tuple[int, ...]
     new_ids: tuple[int, ...]
-    stop: StopReason
+    num_accepted: int = -1
+    stop: StopReason = "full"
     topk: IntArray | None = None
 
-    @property
-    def num_accepted(self) -> int:
-        """Number of drafted tokens that were emitted."""
-        return len(self.path)
+    def __post_init__(self) -> None:
+        fields = self.__dict__  # arrays and lists are taken, too; plain tuples are what the code works with
+        for name in ("path", "new_ids"):
+            if type(fields[name]) is not tuple:
+                fields[name] = tuple(int(value) for value in fields[name])
+        if self.num_accepted == -1:
+            fields["num_accepted"] = len(self.path)
+        elif self.num_accepted != len(self.path):
+            raise ValueError(f"num_accepted must be the length of path, {len(self.path)}, got {self.num_accepted}")
 
     @property
     def stopped_on_accepted(self) -> bool:

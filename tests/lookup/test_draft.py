@@ -105,3 +105,11 @@ def test_a_draft_from_a_block_is_like_any_other():
 def test_short_and_long_sequences_are_stored_alike(ids):
     assert as_token_ids(ids).tolist() == [int(i) for i in ids]
     assert as_token_ids(ids).dtype == np.int32
+
+
+def test_outcome_takes_arrays_and_checks_its_count():
+    outcome = Outcome(np.array([0, 2], np.int32), [7, 8, 9], 2, "rejected")
+    assert outcome.path == (0, 2)
+    assert outcome.new_ids == (7, 8, 9)
+    with pytest.raises(ValueError, match="num_accepted must be the length of path, 1, got 2"):
+        Outcome(path=(0,), new_ids=(1, 2), num_accepted=2, stop="full")
