@@ -76,11 +76,57 @@ def edit_text(
             that does not close its code block.
         ValueError: an argument outside its range.
     """
+    call, fence = edit_call(
+        model,
+        tokenizer,
+        code,
+        instruction,
+        language=language,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        drafter=drafter,
+    )
+    comparison, written = _run(call, streamer, compare)
+    answer = tokenizer.decode(written.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    body = block_body(answer, fence)
+    if body is None and written.hit_limit:
+        raise EditError(
+            f"the answer hit the limit of {call.sampling.max_new_tokens} tokens before the file was complete"
+        )
+    if body is None:
+        raise EditError("the model gave no complete code block")
+    if not body.strip():
+        raise EditError("the model gave an empty code block")
+    return EditResult(
+        text=LineEnds.of(code).restore(body),
+        answer=f"{fence}{language}\n{answer}",
+        token_ids=written.token_ids,
+        num_prompt_tokens=len(call.prompt_ids),
+        stats=written.stats,
+        comparison=comparison,
+    )
+
+
+def edit_call(
+    model: Any,
+    tokenizer: Any,
+    code: str,
+    instruction: str,
+    *,
+    language: str = "",
+    max_new_tokens: int | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    drafter: Any = None,
+) -> tuple[Call, str]:
+    """Return the request behind ``edit_text``, arguments and errors as there, and the fence that the answer closes."""
     if not code.strip():
         raise EditError("there is nothing to edit: the file is empty")
     if not instruction.strip():
         raise ValueError("the instruction is empty")
-    lines = LineEnds.of(code)
     source = code.replace("\r\n", "\n").rstrip("\n") + "\n"
     fence = fence_for(source)
     message = f"{fence}{language}\n{source}{fence}\n\n{instruction.strip()}\n{_REQUEST}"
@@ -95,23 +141,7 @@ def edit_text(
         drafter,
         criteria=lambda num_prompt_tokens: [fence_criterion(tokenizer, fence, num_prompt_tokens)],
     )
-    comparison, written = _run(call, streamer, compare)
-    answer = tokenizer.decode(written.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    body = block_body(answer, fence)
-    if body is None and written.hit_limit:
-        raise EditError(f"the answer hit the limit of {limit} tokens before the file was complete")
-    if body is None:
-        raise EditError("the model gave no complete code block")
-    if not body.strip():
-        raise EditError("the model gave an empty code block")
-    return EditResult(
-        text=lines.restore(body),
-        answer=f"{fence}{language}\n{answer}",
-        token_ids=written.token_ids,
-        num_prompt_tokens=len(prompt_ids),
-        stats=written.stats,
-        comparison=comparison,
-    )
+    return call, fence
 
 
 def _run(call: Call, streamer: Any, compare: bool) -> tuple[Comparison | None, Written]:
