@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy, priors
 from zerodraft.lookup.recycling import NUM_TOPK, RecycledSource, RecyclerShelf, TokenRecycler
 from zerodraft.lookup.shared_sources import SharedSources
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
 SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
@@ -56,7 +60,7 @@ class Drafter:
         Raises:
             ValueError: an argument of another type.
         """
-        self.policy: Final = policy if policy is not None else DraftPolicy()
+        self.policy = policy if policy is not None else DraftPolicy()
         self.memory: Final = memory
         self.phrases: Final = phrases
         if recycle not in (True, False, "shared"):
@@ -70,6 +74,12 @@ class Drafter:
         ):
             if value is not None and not isinstance(value, kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+
+    def with_policy(self, policy: DraftPolicy) -> Self:
+        """A drafter like this one, sharing its memory and phrases, that drafts by another policy."""
+        other = copy.copy(self)
+        other.policy = policy
+        return other
 
     def begin(
         self, prompt_ids: TokenIds, prediction_ids: TokenIds | None = None, namespace: str | None = None

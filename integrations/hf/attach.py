@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import threading
@@ -14,7 +15,9 @@ from transformers import PreTrainedModel
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 from zerodraft.integrations.hf.decode import Request, SessionMaker, decode
+from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
 from zerodraft.integrations.hf.support import check_model, refuse
+from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -23,11 +26,17 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 _TIE_GUARDS = ("off", "report", "on")
+_MIN_PARAMETERS_TO_MEASURE = 20_000_000  # below, a forward's time is Python's and says little about its width
 _OWN_ARGUMENTS = ("prediction_ids", "namespace", "seeds", "remember")
 
 
 def attach(
-    model: Model, drafter: SessionMaker | None = None, *, policy: DraftPolicy | None = None, tie_guard: str = "off"
+    model: Model,
+    drafter: SessionMaker | None = None,
+    *,
+    policy: DraftPolicy | None = None,
+    tie_guard: str = "off",
+    compile: str = "off",
 ) -> Model:
     """Make ``model.generate`` write the same text in fewer forwards; pipelines and agents need no change.
 
@@ -40,9 +49,12 @@ def attach(
     Args:
         model: a decoder-only model; not changed but for its ``generate`` attribute.
         drafter: where drafts come from; by default a ``Drafter`` over prompt, prediction and output.
-        policy: how much that default drafter drafts; not together with ``drafter``.
+        policy: how much that default drafter drafts; not together with ``drafter``. Where a policy's cost is "auto" the
+            model's forwards are timed here once (seconds) and kept in the user's cache; small models are not timed.
         tie_guard: "off"; "report" counts near-ties whose choice could turn with a forward's width; "on" decides them
             by narrow forwards.
+        compile: "off"; "auto" compiles forwards of a few fixed widths where the model is on CUDA; "buckets" only fills
+            them up to these widths, for a model that is compiled already (see ``docs/gpu.md``).
 
     Returns:
         The model.
@@ -51,7 +63,8 @@ def attach(
         Unsupported: (a ValueError) a model that cannot be decoded exactly, named by its class.
     """
     check_model(model)
-    settings = _Settings(drafter, policy, tie_guard)
+    settings = _Settings(drafter, policy, tie_guard, compile)
+    settings.price(model)
     detach(model)
     inner = vars(model).get("generate")
     model.generate = types.MethodType(_AttachedGenerate(type(model).generate, inner, settings), model)
@@ -74,6 +87,7 @@ def speculate(
     *,
     policy: DraftPolicy | None = None,
     tie_guard: str = "off",
+    compile: str = "off",
     streamer: Any = None,
     tokenizer: Any = None,
     stop_strings: str | list[str] | None = None,
@@ -85,7 +99,7 @@ def speculate(
     given here. After a call ``.stats`` are the calling thread's; ``on_finish`` gets them too.
 
     Args:
-        drafter, policy, tie_guard: as in ``attach``.
+        drafter, policy, tie_guard, compile: as in ``attach``.
         streamer: gets the prompt, every token, and the end.
         tokenizer, stop_strings: end the text where one of the strings is complete; they need each other.
         on_finish: called with the statistics when a call is done.
@@ -93,23 +107,39 @@ def speculate(
     if (stop_strings is None) != (tokenizer is None):
         raise ValueError("stop_strings and tokenizer need each other: give both or neither")
     criteria = [] if stop_strings is None else [StopStringCriteria(tokenizer, stop_strings)]
-    return Speculation(_Settings(drafter, policy, tie_guard), streamer, criteria, on_finish)
+    return Speculation(_Settings(drafter, policy, tie_guard, compile), streamer, criteria, on_finish)
 
 
 class _Settings:
-    """What attach and speculate share: the drafter and the guard."""
+    """What attach and speculate share: the drafter, the guard, how forwards are compiled."""
 
-    def __init__(self, drafter: SessionMaker | None, policy: DraftPolicy | None, tie_guard: str) -> None:
+    def __init__(
+        self, drafter: SessionMaker | None, policy: DraftPolicy | None, tie_guard: str, compile: str = "off"
+    ) -> None:
         if tie_guard not in _TIE_GUARDS:
             raise ValueError(f"tie_guard must be one of {_TIE_GUARDS}, got {tie_guard!r}")
+        if compile not in COMPILE_OPTIONS:
+            raise ValueError(f"compile must be one of {COMPILE_OPTIONS}, got {compile!r}")
         if drafter is not None and policy is not None:
             raise ValueError("give a drafter or a policy, not both: Drafter(policy=...) takes the policy")
         if drafter is None:
-            from zerodraft.lookup.drafter import Drafter
-
             drafter = Drafter() if policy is None else Drafter(policy=policy)
         self.drafter = drafter
-        self.tie_guard = tie_guard
+        self.tie_guard, self.compile = tie_guard, compile
+        self._lock = threading.Lock()
+        self._is_priced = False
+
+    def price(self, model: PreTrainedModel) -> None:
+        """Replace a policy's cost "auto" by this model's measured curve, once, where the model is worth measuring."""
+        with self._lock:
+            drafter = self.drafter
+            if self._is_priced or not isinstance(drafter, Drafter) or drafter.policy.cost != "auto":
+                return
+            self._is_priced = True
+            if model.num_parameters() >= _MIN_PARAMETERS_TO_MEASURE:
+                from zerodraft.integrations.cost_measure import measured_curve
+
+                self.drafter = drafter.with_policy(dataclasses.replace(drafter.policy, cost=measured_curve(model)))
 
 
 class Speculation:
@@ -150,7 +180,12 @@ class Speculation:
         """As ``GenerationMixin._sample``; the named extras are passed through ``generate``."""
         model_kwargs["inputs_tensor"] = inputs_tensor
         stats = self._local.stats = GenerationStats()
-        request = Request(prediction_ids, namespace, seeds, remember, self._settings.tie_guard, self._streamer)
+        settings = self._settings
+        check_model(model)
+        settings.price(model)
+        request = Request(
+            prediction_ids, namespace, seeds, remember, settings.tie_guard, self._streamer, settings.compile
+        )
         if self._criteria:
             stopping_criteria = StoppingCriteriaList([*stopping_criteria, *self._criteria])
         if self._streamer is not None and self._streams_prompt:

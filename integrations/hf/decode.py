@@ -39,7 +39,7 @@ class Session(Protocol):
 
 
 class SessionMaker(Protocol):
-    """What the loop needs of a drafter."""
+    """What the loop needs of a drafter; ``propose_batch`` as of ``zerodraft.Drafter`` is used where there is one."""
 
     def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> Session: ...
 
@@ -54,6 +54,7 @@ class Request:
     remember: Any = False
     tie_guard: str = "off"
     streamer: Any = None
+    compile: str = "off"
 
 
 def decode(
@@ -81,7 +82,7 @@ def decode(
         prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
     rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
-    target = _make_target(model, len(rows), given_cache, model_kwargs)
+    target = _make_target(model, len(rows), given_cache, model_kwargs, request.compile)
     loop = _Loop(target, rows, stats, drafter, prompts, request)
     is_finished = False
     try:
@@ -100,9 +101,11 @@ def decode(
     return _package(model, rows, prompts, config, cache)
 
 
-def _make_target(model: PreTrainedModel, num_rows: int, cache: Any, model_kwargs: dict[str, Any]) -> Target:
+def _make_target(
+    model: PreTrainedModel, num_rows: int, cache: Any, model_kwargs: dict[str, Any], compile: str
+) -> Target:
     if not model.config.is_encoder_decoder:
-        return Target(model, num_rows)
+        return Target(model, num_rows, compile)
     names = ("encoder_outputs", "attention_mask")
     inputs = {name: model_kwargs.pop(name) for name in names if model_kwargs.get(name) is not None}
     for name in ("logits_to_keep", "use_cache"):
@@ -193,7 +196,7 @@ class _Loop:
         request: Request,
     ) -> None:
         self._target, self._stats = target, stats
-        self._prompts = prompts
+        self._prompts, self._drafter = prompts, drafter
         self.running = list(rows)
         self._sessions: list[Session] = []
         self._open: list[Session] = []
@@ -233,23 +236,30 @@ class _Loop:
         self._stats.num_positions += logits.shape[0] * logits.shape[1]
         started = time.perf_counter()
         outcomes = [self._walk(index, draft, logits[index]) for index, draft in enumerate(drafts)]
-        for index, outcome in enumerate(outcomes):
-            # The last emitted token is not in the cache yet: it is the next forward's root.
-            entries = [0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)]
-            self._target.cache.keep(index, entries)
+        # The last emitted token is not in the cache yet: it is the next forward's root.
+        self._target.cache.keep_all(
+            [[0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)] for outcome in outcomes]
+        )
         self._stats.verify_seconds += time.perf_counter() - started
         self._settle(outcomes, drafts, is_prefill=False)
 
     def _propose(self) -> list[Draft]:
+        """A draft per running row; rows of one batch share the forward, so a drafter may weigh them together."""
         started = time.perf_counter()
-        drafts = []
-        for index, (row, session) in enumerate(zip(self.running, self._sessions)):
+        drafts = [Draft.empty()] * len(self.running)
+        depths = {}
+        for index, row in enumerate(self.running):
             depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), MAX_DRAFT_NODES)
-            if depth < 1 or row.is_guarded:
-                drafts.append(Draft.empty())
-                continue
-            draft = session.propose(MAX_DRAFT_NODES, depth)
-            drafts.append(_checked(draft, depth, self._target))
+            if depth > 0 and not row.is_guarded:
+                depths[index] = depth
+        sessions = [self._sessions[index] for index in depths]
+        together = getattr(self._drafter, "propose_batch", None) if len(self.running) > 1 else None
+        if together is not None:
+            proposed = together(sessions, MAX_DRAFT_NODES, list(depths.values()))
+        else:
+            proposed = [session.propose(MAX_DRAFT_NODES, depths[i]) for i, session in zip(depths, sessions)]
+        for (index, depth), draft in zip(depths.items(), proposed):
+            drafts[index] = _checked(draft, depth, self._target)
         self._stats.draft_seconds += time.perf_counter() - started
         return drafts
 
@@ -287,7 +297,9 @@ class _Loop:
     def finish(self, remember: Any) -> None:
         """Close every session; ``remember`` as the caller of generate asked."""
         while self._open:
-            self._open.pop().finish(remember=remember)
+            session = self._open.pop(0)
+            self._stats.stand_down_reason = self._stats.stand_down_reason or getattr(session, "stand_down_reason", None)
+            session.finish(remember=remember)
 
 
 def _checked(draft: Draft, max_depth: int, target: Target) -> Draft:

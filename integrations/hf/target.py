@@ -10,16 +10,18 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
+from zerodraft.integrations.hf.shapes import fixed_shapes
 from zerodraft.kernels.kv_cache import RaggedCache
-from zerodraft.kernels.tree_attention import forward_inputs
+from zerodraft.kernels.tree_attention import bucket, forward_inputs
 from zerodraft.lookup.draft import Draft
 
 
 class Target:
     """One generate call's view of the model. Owns the cache; rows are numbered as they stand in the forward now."""
 
-    def __init__(self, model: PreTrainedModel, num_rows: int) -> None:
+    def __init__(self, model: PreTrainedModel, num_rows: int, compile: str = "off") -> None:
         self.model = model
+        self._has_fixed_shapes, self._call = fixed_shapes(model, compile)
         self.cache = RaggedCache(num_rows)
         config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
@@ -78,7 +80,11 @@ class Target:
         """
         width = 1 + max(len(draft) for draft in drafts)
         lengths = self.cache.lengths
-        if width == 1 and len(drafts) == 1:  # plain decoding: what the model does by itself is cheapest
+        num_columns = None
+        if self._has_fixed_shapes:
+            width = bucket(width)
+            num_columns = self.cache.fix_shapes(width)
+        elif width == 1 and len(drafts) == 1:  # plain decoding: what the model does by itself is cheapest
             device = self.model.device
             ids, positions = torch.tensor([last_ids], device=device), torch.tensor([lengths], device=device)
             return self._forward(ids, positions, None)
@@ -92,16 +98,21 @@ class Target:
             list(set(self._windows.values())),
             dtype=self.model.dtype,
             device=self.model.device,
+            width=width,
+            num_columns=num_columns,
         )
         mask: Any = next(iter(masks.values()))
         if len(masks) > 1:
             mask = {layer_type: masks[window] for layer_type, window in self._windows.items()}
-        return self._forward(torch.from_numpy(block).to(self.model.device), positions, mask)
+        call = self._call if self._has_fixed_shapes else None
+        return self._forward(torch.from_numpy(block).to(self.model.device), positions, mask, call)
 
-    def _forward(self, block: torch.Tensor, positions: torch.Tensor, mask: Any, **options: Any) -> torch.Tensor:
+    def _forward(
+        self, block: torch.Tensor, positions: torch.Tensor, mask: Any, call: Any = None, **options: Any
+    ) -> torch.Tensor:
         """Logits (B, T, V) for token ids (B, T) or embeddings (B, T, hidden)."""
         options["inputs_embeds" if block.ndim == 3 else "input_ids"] = block
-        out = self.model(
+        out = (call or self.model)(
             position_ids=positions,
             attention_mask=mask,
             cache=self.cache,
@@ -136,7 +147,9 @@ class Seq2SeqTarget(Target):
         self._encoder_inputs = encoder_inputs
         self._both = EncoderDecoderCache(self.cache, cross_attention)
 
-    def _forward(self, block: torch.Tensor, positions: torch.Tensor, mask: Any, **options: Any) -> torch.Tensor:
+    def _forward(
+        self, block: torch.Tensor, positions: torch.Tensor, mask: Any, call: Any = None, **options: Any
+    ) -> torch.Tensor:
         out = self.model(
             decoder_input_ids=block,
             cache=self._both,

@@ -248,3 +248,33 @@ def test_an_agent_like_loop_on_one_model(tokenizer):
     got, counts = loop(model.generate)
     assert got == expected
     assert sum(counts) < 4 * 19
+
+
+def test_the_cost_of_a_model_worth_measuring_is_measured_once(monkeypatch, tmp_path):
+    """Policy cost "auto": the curve of this model, kept on disk; the caller's drafter is left as it was."""
+    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import attach as door
+
+    monkeypatch.setattr(door, "_MIN_PARAMETERS_TO_MEASURE", 1)
+    monkeypatch.setattr(cost_measure, "_default_folder", lambda: tmp_path)
+    model, ids = _fresh(), support.prompt(1, 30)
+    drafter = zerodraft.Drafter()
+    expected = support.plain(model, ids, max_new_tokens=30)
+    zerodraft.attach(model, drafter)
+    (kept,) = tmp_path.iterdir()
+    assert torch.equal(model.generate(ids, max_new_tokens=30), expected)
+    assert drafter.policy.cost == "auto"
+    priced = model.generate.__func__._settings.drafter.policy.cost
+    assert priced.points[0][0] == 1
+    forwards = []
+    handle = model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    zerodraft.attach(model)
+    assert not forwards  # read from disk
+    handle.remove()
+    assert model.generate.__func__._settings.drafter.policy.cost == priced
+    kept.unlink()
+    explicit = zerodraft.DraftPolicy(cost=priced)
+    zerodraft.attach(model, policy=explicit)
+    assert not list(tmp_path.iterdir())
+    model.generate(ids, max_new_tokens=5, custom_generate=zerodraft.speculate())
+    assert list(tmp_path.iterdir())

@@ -251,3 +251,37 @@ class _Null:
 
     def end(self):
         pass
+
+
+def test_the_rows_of_a_batch_are_drafted_for_together():
+    """``propose_batch`` gets every running row, with each row's own room, and its drafts are what is verified."""
+    import zerodraft
+
+    model, prompts = support.tiny("llama"), _prompts((12, 12, 12))
+    ids = torch.cat(prompts)
+    alone = _texts(model, prompts, max_new_tokens=30)
+    seen = []
+
+    class Watched(zerodraft.Drafter):
+        def propose_batch(self, sessions, max_tokens, max_depth=None):
+            drafts = super().propose_batch(sessions, max_tokens, max_depth)
+            seen.append((len(sessions), list(max_depth), sum(len(draft) for draft in drafts)))
+            return drafts
+
+    predictions = [text[12:].tolist() for text in alone]
+    got, stats = support.ours(model, ids, Watched(), max_new_tokens=30, prediction_ids=predictions)
+    assert [row.tolist() for row in got] == [text.tolist() for text in alone]
+    assert seen[0][:2] == (3, [28, 28, 28])
+    # the last row that runs drafts for itself alone
+    assert 0 < sum(count for _, _, count in seen) <= stats.num_draft_tokens
+    assert stats.num_accepted_tokens > 0
+    assert stats.num_row_steps < 3 * 29
+
+
+def test_statistics_say_why_nothing_was_drafted():
+    model, ids = support.tiny("llama"), torch.arange(3, 15)[None]
+    banned = [[[token], -100.0] for token in range(3, 15)]  # nothing of the prompt can be written again
+    got, stats = support.ours(model, ids, None, max_new_tokens=8, sequence_bias=banned, no_repeat_ngram_size=1)
+    assert got.shape == (1, 20)
+    assert stats.num_draft_tokens == 0
+    assert "stood down: nothing to copy" in stats.stand_down_reason

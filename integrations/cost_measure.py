@@ -1,0 +1,158 @@
+"""Time a model's forwards once per model, dtype and device, and keep the cost curve on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from zerodraft.integrations.hf.target import Target
+from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
+from zerodraft.lookup.draft import Draft
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+LONG_WIDTHS: Final = (1, 8, 32, 128)
+CONTEXTS: Final = (512, 4096)
+MAX_ROUNDS: Final = 9
+_log = logging.getLogger(__name__)
+
+
+def measured_curve(
+    model: PreTrainedModel, *, cache_dir: Path | None = None, refresh: bool = False, max_seconds: float = 8.0
+) -> CostCurve:
+    """Return the cost of the model's forwards by number of positions, timed now or read from an earlier time.
+
+    Timed on the path that drafts take (mask, positions, cache), at batch 1, for 1 to 128 positions at a context of 512
+    tokens and for fewer widths at 4096, or less where the model's positions end before; the cache is filled with
+    zeros, so nothing is prefilled. The best of several interleaved rounds counts. What was measured is kept in
+    ``cache_dir`` under a name made of the model's configuration, dtype, device, attention and threads.
+
+    Args:
+        model: a decoder-only model; for an encoder-decoder ``DEFAULT_CURVE`` is returned.
+        cache_dir: where curves are kept; None: ``curves`` in the platform's user cache for zerodraft.
+        refresh: measure even if there is a curve on disk.
+        max_seconds: no new round starts after so many seconds; the first always runs.
+    """
+    if model.config.is_encoder_decoder:
+        return DEFAULT_CURVE
+    path = (cache_dir or _default_folder()) / f"{_key(model)}.json"
+    if not refresh:
+        with contextlib.suppress(OSError, ValueError):
+            return CostCurve.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    curve = _measure(model, max_seconds)
+    try:
+        _write(path, {**curve.as_dict(), "about": f"{type(model).__name__}, {model.dtype}, {_device_name(model)}"})
+    except OSError as error:  # a read-only home costs the measurement again, nothing else
+        _log.info("cost curve not kept: %s", error)
+    return curve
+
+
+def _measure(model: PreTrainedModel, max_seconds: float) -> CostCurve:
+    room = _positions(model)
+    widths = [n for n in WIDTHS if n <= max(2, room // 4)]
+    contexts = (min(CONTEXTS[0], room // 4), min(CONTEXTS[1], room - widths[-1] - 1))
+    long_widths = [n for n in LONG_WIDTHS if n in widths] if contexts[1] >= 2 * contexts[0] else []
+    jobs = [(contexts[0], n) for n in widths] + [(contexts[1], n) for n in long_widths]
+    best = dict.fromkeys(jobs, float("inf"))
+    ids = np.random.default_rng(0).integers(0, _vocab_size(model), max(WIDTHS)).tolist()
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            target = Target(model, 1)
+            target.prefill([torch.tensor(ids[:2])])
+            end = time.perf_counter() + max_seconds
+            for done in range(MAX_ROUNDS):
+                for context, n in jobs:
+                    # The first round also warms up: what it allocates and compiles is timed away by the others.
+                    if done and time.perf_counter() > end:
+                        break
+                    best[context, n] = min(best[context, n], _seconds(target, context, ids[:n]))
+    finally:
+        model.train(was_training)
+    points = [(n, best[contexts[0], n]) for n in widths]
+    long_points = [(n, best[contexts[1], n]) for n in long_widths]
+    return CostCurve(points, long_points, contexts if long_points else CONTEXTS)
+
+
+def _seconds(target: Target, context: int, ids: list[int]) -> float:
+    """One forward over ``ids`` behind ``context`` cached tokens; it leaves nothing committed behind."""
+    target.cache.set_lengths([context])
+    draft = Draft.chain(ids[1:]) if len(ids) > 1 else Draft.empty()
+    _wait(target.model)
+    start = time.perf_counter()
+    target.check([ids[0]], [draft])
+    _wait(target.model)
+    return time.perf_counter() - start
+
+
+def _wait(model: PreTrainedModel) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+def _positions(model: PreTrainedModel) -> int:
+    config = model.config.get_text_config(decoder=True)
+    room = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    return int(room) if isinstance(room, int) and room > 0 else CONTEXTS[1] + max(WIDTHS) + 1
+
+
+def _vocab_size(model: PreTrainedModel) -> int:
+    return int(model.config.get_text_config(decoder=True).vocab_size)
+
+
+def _device_name(model: PreTrainedModel) -> str:
+    if model.device.type == "cuda":
+        return torch.cuda.get_device_name(model.device)
+    return f"{model.device.type}, {torch.get_num_threads()} threads, {_cpu_name()}"
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    import platform
+
+    return platform.processor() or platform.machine()
+
+
+def _key(model: PreTrainedModel) -> str:
+    config: dict[str, Any] = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_")}
+    facts = [config, str(model.dtype), _device_name(model), model.config._attn_implementation, torch.__version__]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def _default_folder() -> Path:
+    """The user cache of this platform; without platformdirs the one of Linux."""
+    try:
+        import platformdirs
+    except ImportError:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return base / "zerodraft" / "curves"
+    return Path(platformdirs.user_cache_dir("zerodraft", appauthor=False)) / "curves"
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write atomically: another process reads the old curve or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
