@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from zerodraft.kernels._twins import use_triton
 
 _FIRST_CAPACITY = 64
+_FIXED_CAPACITY = 256
 
 
 class RowLengths:
@@ -25,6 +26,7 @@ class RowLengths:
     def __init__(self, num_rows: int) -> None:
         self.of_row = [0] * num_rows
         self.reserve = 0  # capacity that the caller knows it will need
+        self.starts: torch.Tensor | None = None  # with fixed shapes: the lengths, int64 (B, 1), always in one place
         self._copied: list[int] = []
         self._copy: torch.Tensor | None = None
 
@@ -63,11 +65,14 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
             key_states, value_states: (B, heads, T, head_dim).
 
         Returns:
-            keys and values (B, heads, max(lengths) + T, head_dim), views of the buffers.
+            keys and values (B, heads, max(lengths) + T, head_dim), views of the buffers; with fixed shapes the whole
+            buffers.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         width = key_states.shape[2]
+        if self.rows.starts is not None:
+            return self._update_fixed(key_states, value_states)
         need = max(self.rows.of_row) + width
         if self.keys.shape[2] < need:
             self._grow(need)
@@ -82,8 +87,21 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
             self.values[row, :, start : start + width] = value_states[row]
         return self.keys[:, :, :need], self.values[:, :, :need]
 
+    def _update_fixed(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same in operations whose shapes and Python values are the same at every step, so that they compile."""
+        assert self.rows.starts is not None
+        rows, _, width, _ = key_states.shape
+        places = self.rows.starts + torch.arange(width, device=key_states.device)
+        row = torch.arange(rows, device=key_states.device)[:, None]
+        self.keys[row, :, places] = key_states.transpose(1, 2)
+        self.values[row, :, places] = value_states.transpose(1, 2)
+        return self.keys, self.values
+
     def _grow(self, need: int) -> None:
-        capacity = max(need, self.rows.reserve, 2 * self.keys.shape[2], _FIRST_CAPACITY)
+        self.resize(max(need, self.rows.reserve, 2 * self.keys.shape[2], _FIRST_CAPACITY))
+
+    def resize(self, capacity: int) -> None:
+        """Go on in buffers of this many columns, at least as many as now."""
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros(*old.shape[:2], capacity, old.shape[3])
@@ -128,6 +146,29 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
     def reserve(self, capacity: int) -> None:
         """Let the next growth reach this many tokens per row at once."""
         self.rows.reserve = capacity
+
+    def fix_shapes(self, width: int) -> int:
+        """Prepare a forward over ``width`` positions in which every layer returns all of its columns.
+
+        Call it before each such forward; from the first on the cache stays in this mode. Rows' lengths then reach the
+        device in one small copy into a tensor that stays where it is, and capacities are powers of two from 256 on:
+        few shapes, no Python values that change, as compiled forwards need it.
+
+        Returns:
+            The number of columns.
+        """
+        need = max(self.rows.of_row) + width
+        largest = max(need, _FIXED_CAPACITY, *(layer.keys.shape[2] for layer in self.layers))
+        capacity = 1 << (largest - 1).bit_length()
+        for layer in self.layers:
+            if layer.keys.shape[2] != capacity:
+                layer.resize(capacity)
+        lengths = torch.tensor(self.rows.of_row)[:, None]
+        if self.rows.starts is None or self.rows.starts.shape != lengths.shape:
+            self.rows.starts = lengths.to(self.layers[0].keys.device)
+        else:
+            self.rows.starts.copy_(lengths)
+        return capacity
 
     def keep(self, row: int, entries: Sequence[int]) -> None:
         """Commit these entries of the last forward in ``row``; the rest is forgotten.

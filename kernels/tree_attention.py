@@ -56,6 +56,8 @@ def forward_inputs(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    width: int | None = None,
+    num_columns: int | None = None,
 ) -> tuple[torch.Tensor, dict[int | None, torch.Tensor]]:
     """Positions and additive masks to check one draft per row, rows of different lengths side by side.
 
@@ -67,13 +69,21 @@ def forward_inputs(
         windows: the distinct sliding-window sizes of the model's layers; None stands for full attention. A window of w
             sees the last w positions, itself included, counted in positions, not in columns.
         dtype, device: of the masks; ``dtype`` must be the model's.
+        width: T, where it is not 1 + nodes of the widest draft: forwards of a few fixed widths can be compiled once.
+        num_columns: of the cache, where not max(lengths) + T; nobody sees the further ones.
 
     Returns:
-        position_ids int64 (B, T) and, per window, an additive mask (B, 1, T, max(lengths) + T): 0 where seen, the
-        smallest number of ``dtype`` where not. T = 1 + nodes of the widest draft.
+        position_ids int64 (B, T) and, per window, an additive mask (B, 1, T, columns): 0 where seen, the smallest
+        number of ``dtype`` where not.
+
+    Raises:
+        ValueError: a width or a number of columns that does not hold the drafts.
     """
-    width = 1 + max(len(up) for up in parents)
-    need = max(lengths) + width
+    least = 1 + max(len(up) for up in parents)
+    width = least if width is None else width
+    need = max(lengths) + width if num_columns is None else num_columns
+    if width < least or need < max(lengths) + width:
+        raise ValueError(f"expected width >= {least} and num_columns >= {max(lengths) + width}, got {width}, {need}")
     rows = len(lengths)
     positions = np.empty((rows, width), np.int64)
     seen = np.zeros((rows, width, need), np.bool_)
@@ -95,3 +105,15 @@ def forward_inputs(
         additive = torch.zeros((rows, 1, width, need), dtype=dtype)
         masks[window] = additive.masked_fill_(torch.from_numpy(~sees)[:, None], smallest).to(device)
     return torch.from_numpy(positions).to(device), masks
+
+
+_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def bucket(width: int) -> int:
+    """The fixed width that a forward over ``width`` positions is filled up to: 1, 2, 4 ... 128, then multiples of 128.
+
+    >>> [bucket(width) for width in (1, 3, 16, 17, 129)]
+    [1, 4, 16, 32, 256]
+    """
+    return next((size for size in _BUCKETS if size >= width), -(-width // _BUCKETS[-1]) * _BUCKETS[-1])

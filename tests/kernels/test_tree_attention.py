@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.kernels.tree_attention import ancestor_mask, forward_inputs
+from zerodraft.kernels.tree_attention import ancestor_mask, bucket, forward_inputs
 
 SMALLEST = torch.finfo(torch.float32).min
 
@@ -111,3 +111,33 @@ def test_masks_are_additive_and_finite_in_the_models_dtype(dtype: torch.dtype) -
     assert masks[None].dtype == dtype
     assert torch.isfinite(masks[None]).all()
     assert set(masks[None].unique().tolist()) == {0.0, torch.finfo(dtype).min}
+
+
+@pytest.mark.parametrize(("width", "num_columns"), [(8, None), (4, 20), (16, 32)])
+def test_fixed_widths_and_columns_only_add_places_that_nobody_sees(width: int, num_columns: int | None) -> None:
+    lengths, parents = [3, 7], [[-1, 0], [-1, -1, 0]]
+    positions, masks = forward_inputs(lengths, parents, [None, 2], dtype=torch.float32)
+    wide_positions, wide = forward_inputs(
+        lengths, parents, [None, 2], dtype=torch.float32, width=width, num_columns=num_columns
+    )
+    columns = num_columns or 7 + width
+    assert torch.equal(wide_positions[:, :4], positions)
+    assert wide_positions[:, 4:].tolist() == [[length] * (width - 4) for length in lengths]
+    for window in (None, 2):
+        assert wide[window].shape == (2, 1, width, columns)
+        assert torch.equal(wide[window][:, :, :4, :11], masks[window])
+        assert (wide[window][:, :, :, 11:] == SMALLEST).all()
+        for row in range(2):  # the places beyond the draft look through the root's eyes
+            assert (wide[window][row, 0, 4:] == wide[window][row, 0, 0]).all()
+
+
+def test_a_width_that_does_not_hold_the_drafts_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected width >= 3 and num_columns >= 7, got 2, 7"):
+        forward_inputs([5], [[-1, 0]], [None], dtype=torch.float32, width=2)
+    with pytest.raises(ValueError, match="expected width >= 3 and num_columns >= 8, got 3, 7"):
+        forward_inputs([5], [[-1, 0]], [None], dtype=torch.float32, num_columns=7)
+
+
+def test_buckets() -> None:
+    assert [bucket(n) for n in range(1, 10)] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
+    assert [bucket(n) for n in (127, 128, 129, 256, 513)] == [128, 128, 256, 256, 640]
