@@ -47,7 +47,8 @@ def home(keys: Longs, key: int) -> int:
     """First place of the key's set; the number of sets is a power of two."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
-    return np.int64(mixed & np.uint64(len(keys) // WAYS - 1)) * WAYS
+    place: int = np.int64(mixed & np.uint64(len(keys) // WAYS - 1)) * WAYS
+    return place
 
 
 @kernel(types.int64(READ_I64, types.int64))
@@ -96,7 +97,7 @@ def put(keys: Longs, stamps: Longs, rows: Ints, levels: Longs, state: Longs, key
     stamps[target] = state[CLOCK]
 
 
-@kernel(types.void(READ_I64, READ_I64, READ_I32_2D, READ_I64, I64, I64, I32_2D, I64, I64))
+@kernel(types.void(READ_I64, READ_I64, READ_I32_2D, READ_I64, I64, I64, I32_2D, I64))
 def move(
     keys: Longs,
     stamps: Longs,
@@ -106,7 +107,6 @@ def move(
     new_stamps: Longs,
     new_rows: Ints,
     new_levels: Longs,
-    state: Longs,
 ) -> None:
     """Move everything into larger arrays. No set can overflow: each splits into sets of its own."""
     for place in range(len(keys)):
@@ -214,7 +214,7 @@ def advance(
     ahead: Floats,
     position: int,
 ) -> None:
-    """Set ``ahead[position]``: the probability of its next recycled child, skipping tokens the given draft has there."""
+    """Set ``ahead[position]``: the chance of its next recycled child, skipping tokens the given draft has there."""
     ahead[position] = 0.0
     where = place[position]
     if where < 0 or left[position] <= 0.0:

@@ -144,7 +144,7 @@ class LookaheadSession:
         return self._trie
 
     def with_window(self, draft: Draft, columns: int) -> Draft:
-        """The draft with so many columns of the window; 0 leaves it as it is. ``commit`` then wants what is returned."""
+        """The draft with so many columns of the window, which ``commit`` then expects; 0 leaves it as it is."""
         self._columns = []
         if columns > 0:
             draft, self._columns = self._window.beside(draft, columns)

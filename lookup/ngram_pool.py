@@ -1,4 +1,4 @@
-"""NgramPool: n-grams by their first token, newest first, bounded; and the trie that a token's n-grams are drafted as."""
+"""NgramPool: n-grams by their first token, newest first, bounded; GuessTrie: what is drafted of them."""
 
 from __future__ import annotations
 
@@ -142,12 +142,8 @@ class GuessBelief:
             self._lasted = [count * 0.5 for count in self._lasted]
 
 
-def joined(base: Draft, trie: GuessTrie, nodes: Sequence[int]) -> tuple[Draft, int]:
-    """Add these nodes of a trie, parents first, to a draft: a token that stands there already is not added again.
-
-    Returns:
-        (the draft, how many nodes it gained).
-    """
+def joined(base: Draft, trie: GuessTrie, nodes: Sequence[int]) -> Draft:
+    """Add these nodes of a trie, parents first, to a draft: a token that stands there already is not added again."""
     held = {key: node for node, key in enumerate(zip(base.parents.tolist(), base.token_ids.tolist()))}
     place: dict[int, int] = {-1: -1}
     ids: list[int] = []
@@ -162,7 +158,7 @@ def joined(base: Draft, trie: GuessTrie, nodes: Sequence[int]) -> tuple[Draft, i
             parents.append(parent)
             probs.append(trie.probs[node])
         place[node] = found
-    return extended(base, ids, parents, probs, verify=True), len(ids)
+    return extended(base, ids, parents, probs, verify=True)
 
 
 def extended(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -197,9 +197,9 @@ class TokenRecycler:
     def _make_room(self, num_new: int) -> None:
         """Double the table until it would be at most half full, or as large as it may be."""
         while 2 * (len(self) + num_new) > len(self._keys) < self._max_places:
-            old: tuple[Any, ...] = (self._keys, self._stamps, self._rows, self._levels)
-            self._allocate(2 * len(self._keys))
-            core.move(*old, self._keys, self._stamps, self._rows, self._levels, self._state)
+            keys, stamps, rows, levels = self._keys, self._stamps, self._rows, self._levels
+            self._allocate(2 * len(keys))
+            core.move(keys, stamps, rows, levels, self._keys, self._stamps, self._rows, self._levels)
 
 
 class RecycledSource:
@@ -238,9 +238,7 @@ class RecycledSource:
             costs = np.zeros(room + 2)
         return self._recycler.grow(_last_two(context), own, num_own, room, max_depth, costs, price)
 
-    def learn(
-        self, context: IntArray, draft: Draft, outcome: Outcome, costs: npt.NDArray[np.float64] | None
-    ) -> None:
+    def learn(self, context: IntArray, draft: Draft, outcome: Outcome, costs: npt.NDArray[np.float64] | None) -> None:
         """Store what the target said; ``context`` is the end of the text before it."""
         self._recycler.update(_last_two(context), draft, outcome)
         num_positions = 1 + len(draft)
