@@ -159,7 +159,7 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         """
         need = max(self.rows.of_row) + width
         largest = max(need, _FIXED_CAPACITY, *(layer.keys.shape[2] for layer in self.layers))
-        capacity = 1 << (largest - 1).bit_length()
+        capacity: int = 1 << (largest - 1).bit_length()
         for layer in self.layers:
             if layer.keys.shape[2] != capacity:
                 layer.resize(capacity)

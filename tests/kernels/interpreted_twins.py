@@ -5,6 +5,8 @@ Small grids, poison around everything that a kernel may read or write.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import random
 
 import pytest
@@ -42,6 +44,40 @@ def inside_poison(tensor: torch.Tensor, poison: float) -> torch.Tensor:
     view = around[tuple(slice(1, 1 + size) for size in tensor.shape)]
     view.copy_(tensor)
     return view
+
+
+_PAGES: list[mmap.mmap] = []
+
+
+def at_the_edge(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, contiguous, ending where readable memory ends: one read further ends the process."""
+    size = tensor.numel() * tensor.element_size()
+    length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = mmap.mmap(-1, length + mmap.PAGESIZE)
+    _PAGES.append(pages)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + length), mmap.PAGESIZE, 0) == 0
+    flat = torch.frombuffer(pages, dtype=torch.uint8, count=size, offset=length - size) if size else torch.empty(0)
+    edge = flat.view(tensor.dtype).view(tensor.shape) if size else tensor
+    edge.copy_(tensor)
+    return edge
+
+
+@pytest.mark.parametrize("vocab", [1, 15, 16, 17, 40])
+def test_nothing_is_read_or_written_past_the_end(vocab: int) -> None:
+    scores, *tree = (at_the_edge(given) for given in walk_case(vocab, 2, 5, vocab))
+    energy = at_the_edge(torch.empty(2, 5, vocab).exponential_())
+    assert unpack(verify_triton.pick_and_walk(scores, *tree)[0]) == pick_and_walk(scores, *tree)
+    assert unpack(verify_triton.pick_and_walk(scores, *tree, energy)[0]) == pick_and_walk(scores, *tree, energy)
+    buffers = [at_the_edge(torch.randn(2, 2, 7, vocab)) for _ in range(2)]
+    new = at_the_edge(torch.randn(2, 2, 3, vocab))
+    kv_cache_triton.append(new, new, *buffers, at_the_edge(torch.tensor([0, 4], dtype=torch.int32)))
+    assert torch.equal(buffers[0][1, :, 4:], new[1])
+    moves = at_the_edge(torch.tensor([[2, 3, 0, 2, 4], [4, 2, 1, 2, 0]], dtype=torch.int32))
+    want = buffers[1][0, :, [2, 4, 6]].clone(), buffers[1][1, :, [5, 6]].clone()
+    kv_cache_triton.commit(buffers, moves)
+    assert torch.equal(buffers[1][0, :, 2:5], want[0])
+    assert torch.equal(buffers[1][1, :, 4:6], want[1])
 
 
 # ---- pick and walk ---------------------------------------------------------------------------------------------------
