@@ -26,6 +26,7 @@ WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 LONG_WIDTHS: Final = (1, 8, 32, 128)
 CONTEXTS: Final = (512, 4096)
 MAX_ROUNDS: Final = 9
+MIN_WIDTHS: Final = 4
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,8 @@ def measured_curve(
         model: a decoder-only model; for an encoder-decoder ``DEFAULT_CURVE`` is returned.
         cache_dir: where curves are kept; None: ``curves`` in the platform's user cache for zerodraft.
         refresh: measure even if there is a curve on disk.
-        max_seconds: no new round starts after so many seconds; the first always runs.
+        max_seconds: no forward starts after so many seconds, except that four widths are timed in any case; widths not
+            reached go on with the last slope.
     """
     if model.config.is_encoder_decoder:
         return DEFAULT_CURVE
@@ -75,15 +77,17 @@ def _measure(model: PreTrainedModel, max_seconds: float) -> CostCurve:
             target.prefill([torch.tensor(ids[:2])])
             end = time.perf_counter() + max_seconds
             for done in range(MAX_ROUNDS):
-                for context, n in jobs:
+                for number, (context, n) in enumerate(jobs):
                     # The first round also warms up: what it allocates and compiles is timed away by the others.
-                    if done and time.perf_counter() > end:
+                    if (done or number >= MIN_WIDTHS) and time.perf_counter() > end:
                         break
                     best[context, n] = min(best[context, n], _seconds(target, context, ids[:n]))
     finally:
         model.train(was_training)
-    points = [(n, best[contexts[0], n]) for n in widths]
-    long_points = [(n, best[contexts[1], n]) for n in long_widths]
+    points = [(n, best[contexts[0], n]) for n in widths if best[contexts[0], n] < float("inf")]
+    long_points = [(n, best[contexts[1], n]) for n in long_widths if best[contexts[1], n] < float("inf")]
+    if len(long_points) < len(long_widths):
+        long_points = []
     return CostCurve(points, long_points, contexts if long_points else CONTEXTS)
 
 

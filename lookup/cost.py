@@ -21,7 +21,8 @@ class CostCurve:
     """Cost of a forward over n positions, linear between measured points, with the last slope beyond them.
 
     Only ratios matter: a curve in seconds and the same curve relative to one position draft alike. A measured curve
-    may dip; it is read as its running maximum, since more positions are never cheaper.
+    may dip: a point that costs more than a later one is read as costing the same, since more positions are never
+    cheaper, and what disturbs a measurement only adds time.
 
     Attributes:
         points: (positions, cost) by rising positions, the first at 1 position.
@@ -68,7 +69,7 @@ class CostCurve:
         costs[0] = 0.0
         if positions >= 1:
             costs /= costs[1]
-        return np.maximum.accumulate(costs)
+        return costs
 
     def shared_by(self, num_rows: int) -> CostCurve:
         """The curve one of ``num_rows`` rows sees when all draft alike: c(rows · n) / c(rows). One row: this curve."""
@@ -106,8 +107,9 @@ class CostCurve:
         Raises:
             ValueError: an entry without points, or points that make no curve.
         """
-        if not isinstance(entry.get("points"), list):
-            raise ValueError(f"a curve must have a list of points, got keys {sorted(entry)}")
+        if not isinstance(entry, dict) or not isinstance(entry.get("points"), list):
+            got = sorted(entry) if isinstance(entry, dict) else type(entry).__name__
+            raise ValueError(f"a curve must be a dict with a list of points, got {got}")
         return cls(entry["points"], entry.get("long_points", ()), entry.get("contexts", (512, 4096)))
 
     def as_dict(self) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _checked(points: Sequence[Sequence[float]], what: str) -> tuple[Point, ...]:
 def _extended(points: tuple[Point, ...], at: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     """Costs at these numbers of positions: linear between the points, the last slope beyond."""
     n = np.array([point[0] for point in points], np.float64)
-    cost = np.maximum.accumulate(np.array([point[1] for point in points], np.float64))
+    cost = np.minimum.accumulate(np.array([point[1] for point in points[::-1]], np.float64))[::-1]
     slope = (cost[-1] - cost[-2]) / (n[-1] - n[-2])
     return np.asarray(np.interp(at, n, cost) + slope * np.maximum(at - n[-1], 0.0), np.float64)
 

@@ -1,0 +1,62 @@
+"""A measured cost curve: plausible, kept on disk by what it depends on, and harmless to the model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import tiny, tiny_seq2seq
+
+from zerodraft.integrations.cost_measure import measured_curve
+from zerodraft.lookup.cost import DEFAULT_CURVE
+
+
+def test_measures_once_and_keeps_the_curve(tmp_path):
+    model = tiny("llama")
+    curve = measured_curve(model, cache_dir=tmp_path, max_seconds=0.5)
+    assert curve.points[0][0] == 1
+    assert [n for n, _ in curve.points] == [1, 2, 4, 8, 16, 32, 64, 128]
+    (file,) = tmp_path.iterdir()
+    entry = json.loads(file.read_text())
+    entry["points"][1][1] = 1e3  # if it is read again, it is this one
+    entry["points"][-1][1] = 2e3
+    file.write_text(json.dumps(entry))
+    assert measured_curve(model, cache_dir=tmp_path).points[1][1] == 1e3
+    assert measured_curve(model, cache_dir=tmp_path, refresh=True, max_seconds=0.1).points[1][1] < 1e3
+
+
+def test_models_do_not_share_a_curve(tmp_path):
+    for name in ("llama", "gpt2"):
+        measured_curve(tiny(name), cache_dir=tmp_path, max_seconds=0.1)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    measured_curve(tiny("llama").to(dtype=tiny("llama").dtype), cache_dir=tmp_path, max_seconds=0.1)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"points": 3}'])
+def test_a_damaged_file_costs_a_measurement(tmp_path, content):
+    model = tiny("llama")
+    measured_curve(model, cache_dir=tmp_path, max_seconds=0.1)
+    (file,) = tmp_path.iterdir()
+    file.write_text(content)
+    assert len(measured_curve(model, cache_dir=tmp_path, max_seconds=0.1).points) >= 4
+    assert json.loads(file.read_text())["points"]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert len(measured_curve(tiny("llama"), cache_dir=tmp_path / "file", max_seconds=0.1).points) >= 4
+
+
+def test_the_model_is_left_as_it_was(tmp_path):
+    model = tiny("gpt2").train()
+    try:
+        measured_curve(model, cache_dir=tmp_path, max_seconds=0.1)
+        assert model.training
+    finally:
+        model.eval()
+
+
+def test_an_encoder_decoder_gets_the_default(tmp_path):
+    assert measured_curve(tiny_seq2seq("t5"), cache_dir=tmp_path) is DEFAULT_CURVE
+    assert list(tmp_path.iterdir()) == []
