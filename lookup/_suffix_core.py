@@ -437,7 +437,18 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
 
 
 @kernel(
-    types.int64(READ_I32, READ_I32_2D, READ_I32_2D, I64, types.int64, types.int64, types.float64, types.int64, I32_2D)
+    types.int64(
+        READ_I32,
+        READ_I32_2D,
+        READ_I32_2D,
+        I64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.float64,
+        types.int64,
+        I32_2D,
+    )
 )
 def propose_tree(
     tokens: Ints,
@@ -445,6 +456,7 @@ def propose_tree(
     table: Ints,
     state: Longs,
     max_tokens: int,
+    max_depth: int,
     max_branches: int,
     min_prob: float,
     source: int,
@@ -460,27 +472,29 @@ def propose_tree(
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0 or max_tokens == 0:
         return 0
-    room = max_tokens * max_branches + max_branches
+    room = (max_tokens + 1) * max_branches
     heap = np.empty(room, np.int32)
-    edge = np.empty((room, 3), np.int32)  # candidate: child at the end of its edge, arena position, draft parent
     chance = np.empty(room, np.float64)
+    # Candidates: child at the end of the edge, arena position, draft parent, depth in the draft.
+    candidates = np.empty((room, 4), np.int32)
     num_candidates, size, n = np.int64(0), np.int64(0), np.int64(0)
+    # What is looked at: first the match itself, then one drafted token after another. It lies either on the edge to
+    # ``child``, where only the token at ``position`` follows, or at ``node`` (child 0).
     node, length = state[ACTIVE_NODE], state[ACTIVE_LENGTH]
-    child = np.int64(table[state[ACTIVE_SLOT], 1]) if length > 0 else np.int64(0)
-    if child != 0:
-        edge[0, 0] = child
-        edge[0, 1] = (nodes[child, WITNESS] if child > 0 else ~child) + nodes[node, DEPTH] + length
-    # First the match itself, then one drafted token after another is expanded.
-    drafted, prob = np.int64(-1), 1.0
-    position = np.int64(edge[0, 1]) if child != 0 else np.int64(0)
+    drafted, depth, prob = np.int64(-1), np.int64(1), 1.0
+    child, position = np.int64(0), np.int64(0)
+    if length > 0:
+        child = np.int64(table[state[ACTIVE_SLOT], 1])
+        position = (nodes[child, WITNESS] if child > 0 else ~child) + nodes[node, DEPTH] + length
     while True:
-        if child != 0:
-            if position == num_tokens:
+        first = num_candidates
+        if depth > max_depth:
+            pass
+        elif child != 0:
+            if position == num_tokens:  # past the end: the copy goes on in what it has just written
                 position = ~child + match_len
             if tokens[position] >= 0:
-                edge[num_candidates, 0], edge[num_candidates, 1], edge[num_candidates, 2] = child, position, drafted
-                chance[num_candidates] = prob
-                size = heap_push(chance, heap, size, num_candidates)
+                candidates[first, 0], candidates[first, 1], chance[first] = child, position, prob
                 num_candidates += 1
         else:
             for k in range(BRANCH, BRANCH + max_branches):
@@ -488,19 +502,20 @@ def propose_tree(
                 share = prob * share_of(nodes, node, branch)
                 if branch == 0 or share < min_prob:
                     break
-                edge[num_candidates, 0] = branch
-                edge[num_candidates, 1] = (nodes[branch, WITNESS] if branch > 0 else ~branch) + nodes[node, DEPTH]
-                edge[num_candidates, 2] = drafted
+                start = (nodes[branch, WITNESS] if branch > 0 else ~branch) + nodes[node, DEPTH]
+                candidates[num_candidates, 0], candidates[num_candidates, 1] = branch, start
                 chance[num_candidates] = share
-                size = heap_push(chance, heap, size, num_candidates)
                 num_candidates += 1
+        for item in range(first, num_candidates):
+            candidates[item, 2], candidates[item, 3] = drafted, depth
+            size = heap_push(chance, heap, size, item)
         if size == 0 or n == max_tokens:
             return n
         best = heap_pop(chance, heap, size)
         size -= 1
-        child, position, prob = np.int64(edge[best, 0]), np.int64(edge[best, 1]), chance[best]
-        put_node(block, n, tokens[position], edge[best, 2], prob, match_len, position, source)
-        drafted = n
+        child, position, prob = np.int64(candidates[best, 0]), np.int64(candidates[best, 1]), chance[best]
+        put_node(block, n, tokens[position], candidates[best, 2], prob, match_len, position, source)
+        drafted, depth = n, np.int64(candidates[best, 3]) + 1
         n += 1
         position += 1
         if child > 0 and position == nodes[child, WITNESS] + nodes[child, DEPTH]:

@@ -163,7 +163,15 @@ class SuffixTree:
         """
         return sum(a.nbytes for a in (self._tokens, self._leaf_parent, self._nodes, self._table, self._state))
 
-    def propose(self, max_tokens: int, *, max_branches: int = 1, min_prob: float = 0.1, source: int = CONTEXT) -> Draft:
+    def propose(
+        self,
+        max_tokens: int,
+        max_depth: int | None = None,
+        *,
+        max_branches: int = 1,
+        min_prob: float = 0.1,
+        source: int = CONTEXT,
+    ) -> Draft:
         """Draft the likeliest continuation of the match.
 
         A node's probability is the product, over the branchings above it, of the counts: occurrences that went this
@@ -175,6 +183,7 @@ class SuffixTree:
 
         Args:
             max_tokens: upper bound on ``len(draft)``, 0 to 4096.
+            max_depth: upper bound on the depth of every node (1: directly after the last token); None: no bound.
             max_branches: branches followed at one node, 1 (a chain) to 4 (a tree, best nodes first).
             min_prob: nodes with a lower probability are not drafted, in [0, 1].
             source: stored with every drafted node.
@@ -201,19 +210,24 @@ class SuffixTree:
             raise ValueError(f"max_branches must be in [1, {MAX_BRANCHES}], got {max_branches}")
         if not 0.0 <= min_prob <= 1.0:
             raise ValueError(f"min_prob must be in [0, 1], got {min_prob}")
+        if max_depth is None:
+            max_depth = max_tokens
+        elif max_depth < 0:
+            raise ValueError(f"max_depth must not be negative, got {max_depth}")
         state = self._state
         num_leaves = state.item(core.NUM_LEAVES)
-        if num_leaves == self._length or max_tokens == 0:
+        if num_leaves == self._length or max_tokens == 0 or max_depth == 0:
             return Draft.empty()
         if state.item(core.NUM_COUNTED) != num_leaves:
             core.count_leaves(self._tokens, self._leaf_parent, self._nodes, state)
-        block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
+        text = (self._tokens, self._nodes, self._table, state)
         if max_branches == 1:
-            n = core.propose_chain(self._tokens, self._nodes, self._table, state, max_tokens, min_prob, source, block)
+            max_tokens = min(max_tokens, max_depth)
+            block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
+            n = core.propose_chain(*text, max_tokens, min_prob, source, block)
         else:
-            n = core.propose_tree(
-                self._tokens, self._nodes, self._table, state, max_tokens, max_branches, min_prob, source, block
-            )
+            block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
+            n = core.propose_tree(*text, max_tokens, max_depth, max_branches, min_prob, source, block)
         if n == 0:
             return Draft.empty()
         return Draft.from_block(block if n == max_tokens else block[:, :n])

@@ -144,13 +144,20 @@ def test_tree(text: Text, max_tokens: int, max_branches: int, min_prob: float) -
     same_draft(draft, oracle.propose(max_tokens, max_branches, min_prob), oracle)
 
 
+@given(texts, st.integers(0, 12), st.integers(0, 5), st.integers(1, MAX_BRANCHES))
+def test_max_depth_is_a_cut(text: Text, max_tokens: int, max_depth: int, max_branches: int) -> None:
+    oracle = SuffixOracle(text)
+    draft = build(text).propose(max_tokens, max_depth, max_branches=max_branches, min_prob=0.0)
+    same_draft(draft, oracle.propose(max_tokens, max_branches, 0.0, max_depth), oracle)
+
+
 @given(plain_texts, st.integers(0, 12))
 def test_tree_kernel_with_one_branch_is_the_chain_kernel(text: list[int], max_tokens: int) -> None:
     tree = build([*text])
     chain = tree.propose(max_tokens, min_prob=0.0)
     block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
     arrays = (tree._tokens, tree._nodes, tree._table, tree._state)
-    n = core.propose_tree(*arrays, max_tokens, 1, 0.0, 0, block)
+    n = core.propose_tree(*arrays, max_tokens, max_tokens, 1, 0.0, 0, block)
     assert block[core.ROW_TOKEN, :n].tolist() == chain.token_ids.tolist()
     assert block[core.ROW_ORIGIN, :n].tolist() == chain.origin.tolist()
 
@@ -256,6 +263,7 @@ def test_append_takes_numpy_integers() -> None:
     [
         {"max_tokens": -1},
         {"max_tokens": MAX_DRAFT_TOKENS + 1},
+        {"max_tokens": 4, "max_depth": -1},
         {"max_tokens": 4, "max_branches": 0},
         {"max_tokens": 4, "max_branches": MAX_BRANCHES + 1},
         {"max_tokens": 4, "min_prob": -0.1},
@@ -265,7 +273,7 @@ def test_append_takes_numpy_integers() -> None:
     ids=str,
 )
 def test_propose_refuses_what_it_cannot_do(arguments: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be in"):
+    with pytest.raises(ValueError, match="must"):
         SuffixTree([1, 1]).propose(**arguments)  # type: ignore[arg-type]
 
 
