@@ -18,8 +18,9 @@ from zerodraft.integrations.cli import print_table
 from zerodraft.integrations.editing import EditError, EditResult, edit_text
 from zerodraft.integrations.source_file import SourceFile
 
-FILE = Path(__file__).parent / "data" / "stock.py"
-INSTRUCTION = "Rename `count` to `quantity` everywhere."
+FILE = Path(__file__).parent / "data" / "till.py"
+INSTRUCTION = "Rename the method `show` to `format_amount`."
+RENAME = ("show", "format_amount")
 FALLBACK_NOTE = (
     "note: SmolLM2-135M is a small chat model. It shows the speed and that the text is the same; "
     "whether its edit makes sense is another matter."
@@ -45,8 +46,8 @@ def main() -> None:
         sys.exit(f"demo: {error}")
     print(source.diff(result.text), end="")
     report(result)
-    if result.text != source.text.replace("count", "quantity"):
-        say("The rename is not the one that replacing every `count` would make: look at the diff.")
+    if result.text != source.text.replace(*RENAME):
+        say("The rename is not the one that replacing every `show` would make: look at the diff.")
 
 
 def load(name: str) -> models.LoadedModel:
