@@ -13,7 +13,7 @@ TEMPLATE = (
 )
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 END = 2
-CONTEXT = 2048
+CONTEXT = 4096
 
 
 def byte_tokenizer() -> Any:

@@ -137,7 +137,7 @@ def test_errors_leave_the_file(answering: Any, file: Path, answer: str, options:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "empty"), (b"\n \n", "empty"), (b"x = '\xff'\n", "not UTF-8"), (b"x = 1\n" * 400, "too long")],
+    [(b"", "empty"), (b"\n \n", "empty"), (b"x = '\xff'\n", "not UTF-8"), (b"x = 1\n" * 500, "too long")],
 )
 def test_files_that_cannot_be_edited(answering: Any, file: Path, content: bytes, message: str) -> None:
     answering(f"{NEW}```")

@@ -112,8 +112,8 @@ def test_an_empty_file_is_refused_before_any_forward(code: str) -> None:
 
 
 def test_a_file_too_long_for_the_context_is_refused(tiny_model: Any, tokenizer: Any) -> None:
-    with pytest.raises(EditError, match=r"too long.*2048"):
-        edit_text(tiny_model, tokenizer, "x = 1\n" * 200, "Rename.")
+    with pytest.raises(EditError, match=r"too long.*4096"):
+        edit_text(tiny_model, tokenizer, "x = 1\n" * 400, "Rename.")
 
 
 @pytest.mark.parametrize(
