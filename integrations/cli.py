@@ -151,6 +151,62 @@ def generate(
         _summary(result.stats, result.comparison, "stopped at --max-new-tokens; " if result.hit_limit else "")
 
 
+@app.command()
+def replay(
+    traces: Annotated[Path, typer.Argument(help="JSONL: prompt, output and, optionally, prediction; texts or ids.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="For texts: a folder, a tokenizer.json or a hub id.", show_default="none")
+    ] = None,
+    curve: Annotated[
+        str | None,
+        typer.Option(
+            help="Cost curve for drafting and speed-up: FILE:NAME, from a JSON file of named curves.",
+            show_default="27 more positions cost as much as one forward",
+        ),
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(help="Measure the curve on this model: folder, hub id or 'demo'.", show_default="none"),
+    ] = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    max_draft_tokens: Annotated[int, typer.Option(help="Most nodes of one draft.")] = 255,
+    max_branches: Annotated[int, typer.Option(help="Most copies drafted side by side; 1: chains only.")] = 8,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave lines out that cannot be replayed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find out from recorded texts, without a model, what drafting would bring."""
+    with _one_line_errors():
+        from zerodraft.integrations.replaying import replay_traces
+        from zerodraft.lookup.policy import DraftPolicy
+
+        cost = _curve(curve, measure, dtype, device)
+        policy = DraftPolicy(cost=cost, max_draft_tokens=max_draft_tokens, max_branches=max_branches)
+        report = replay_traces(traces, tokenizer=tokenizer, policy=policy, skip_bad=skip_bad)
+        for line in report.bad_lines:
+            _talk(f"left out {line}")
+        _write(json.dumps(report.as_dict(), indent=2) + "\n" if as_json else report.as_text())
+
+
+def _curve(given: str | None, measure: str | None, dtype: str, device: str) -> Any:
+    """The cost curve asked for: "auto" for the default one."""
+    if given is not None and measure is not None:
+        raise ValueError("give --curve or --measure, not both")
+    if measure is not None:
+        loaded = _load(measure, dtype, device)
+        from zerodraft.integrations.cost_measure import measured_curve
+
+        return measured_curve(loaded.model)
+    if given is None:
+        return "auto"
+    from zerodraft.lookup.cost import CostCurve
+
+    file, _, name = given.rpartition(":")
+    if not file:
+        raise ValueError(f"--curve must be FILE:NAME, got {given!r}")
+    return CostCurve.load(file, name)
+
+
 def _check(temperature: float, top_p: float, max_new_tokens: int | None) -> None:
     """Refuse bad numbers before a model is loaded for them."""
     from zerodraft.integrations.generating import Sampling
