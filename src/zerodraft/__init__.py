@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerodraft.integrations.editing import edit_text
     from zerodraft.integrations.generating import generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.draft import Draft, Outcome
     from zerodraft.lookup.drafter import Drafter, DraftSession
     from zerodraft.lookup.memory import DraftMemory
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME_OF = {
+    "CostCurve": "zerodraft.lookup.cost",
     "Draft": "zerodraft.lookup.draft",
     "Outcome": "zerodraft.lookup.draft",
     "Drafter": "zerodraft.lookup.drafter",
@@ -51,6 +53,7 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "CostCurve",
     "Draft",
     "DraftMemory",
     "DraftPolicy",
