@@ -13,11 +13,12 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
+from zerodraft.integrations.hf.fused import walk_together
 from zerodraft.integrations.hf.prompts import Prompts
 from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
 from zerodraft.integrations.hf.support import check_cache, check_model, check_options, refuse
 from zerodraft.integrations.hf.target import Seq2SeqTarget, Target
-from zerodraft.kernels.verify import walk
+from zerodraft.kernels.verify import Walk, walk
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.stats import GenerationStats
 
@@ -235,7 +236,10 @@ class _Loop:
         self._stats.num_decode_forwards += 1
         self._stats.num_positions += logits.shape[0] * logits.shape[1]
         started = time.perf_counter()
-        outcomes = [self._walk(index, draft, logits[index]) for index, draft in enumerate(drafts)]
+        walks: Sequence[Walk | None] = walk_together(self.running, drafts, logits) or [None] * len(drafts)
+        outcomes = [
+            self._walk(index, draft, logits[index], done) for index, (draft, done) in enumerate(zip(drafts, walks))
+        ]
         # The last emitted token is not in the cache yet: it is the next forward's root.
         self._target.cache.keep_all(
             [[0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)] for outcome in outcomes]
@@ -263,15 +267,18 @@ class _Loop:
         self._stats.draft_seconds += time.perf_counter() - started
         return drafts
 
-    def _walk(self, index: int, draft: Draft, logits: torch.Tensor) -> Outcome:
-        """Let a row go down its draft. ``logits`` (positions, V): row 0 after the root, row i + 1 after node i."""
+    def _walk(self, index: int, draft: Draft, logits: torch.Tensor, done: Walk | None = None) -> Outcome:
+        """Let a row go down its draft. ``logits`` (positions, V): row 0 after the root, row i + 1 after node i.
+
+        ``done`` is the walk itself where all rows were walked together.
+        """
         row = self.running[index]
         is_wide = len(draft) > 0
         num_topk = getattr(self._sessions[index], "num_topk", 0)
         topk = (
             torch.topk(logits[: 1 + len(draft)], num_topk).indices.to("cpu", torch.int32).numpy() if num_topk else None
         )
-        done = walk(
+        done = done or walk(
             draft.token_ids.tolist(),
             draft.parents.tolist(),
             draft.verify.tolist(),

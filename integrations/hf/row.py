@@ -7,11 +7,24 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from transformers import EncoderNoRepeatNGramLogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from zerodraft.kernels.verify import pick
+from zerodraft.kernels.verify import Walk, pick
+from zerodraft.lookup.draft import Draft
+
+# Processors that look at the scores alone, each position by itself.
+_STATELESS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
 
 
 class Row:
@@ -41,7 +54,7 @@ class Row:
         self._ids[0, : self.length] = prompt
         self._processors, self._criteria = processors, criteria
         self._limits = _Limits.of(criteria)
-        self._do_sample, self._generator = do_sample, generator
+        self.do_sample, self._generator = do_sample, generator
         self._max_length, self._eos_ids = max_length, eos_ids
         self._streamer = streamer
         self.scores: tuple[torch.Tensor, ...] | None = () if keep_scores else None
@@ -73,7 +86,7 @@ class Row:
         """
         raw = logits.to(copy=True, dtype=torch.float32, device=self._ids.device)
         scores = self._processors(self.ids, raw) if self._processors else raw
-        if is_wide and self._guard is not None and self._guard.is_tie(scores, self._do_sample, self._generator):
+        if is_wide and self._guard is not None and self._guard.is_tie(scores, self.do_sample, self._generator):
             self._guard.num_ties += 1
             if self._guard.stops:
                 return None, "guard"
@@ -81,7 +94,7 @@ class Row:
             self.scores += (scores,)
         if self.logits is not None:
             self.logits += (raw,)
-        token = pick(scores, do_sample=self._do_sample, generator=self._generator)
+        token = pick(scores, do_sample=self.do_sample, generator=self._generator)
         self._append(token)
         if self._limits is not None:
             is_stopped = self.length >= self._limits.max_length or self.last_id in self._limits.eos_ids
@@ -93,6 +106,56 @@ class Row:
             return self.last_id, None
         self.is_done = True
         return self.last_id, self._reason()
+
+    @property
+    def is_stateless(self) -> bool:
+        """True if what is picked depends on the logits alone, so that positions can be looked at ahead."""
+        kept = self.scores is not None or self.logits is not None
+        simple = all(type(processor) in _STATELESS for processor in self._processors)
+        return simple and self._limits is not None and self._guard is None and not kept
+
+    @property
+    def generator(self) -> torch.Generator:
+        """Where the row's randomness comes from."""
+        return _default_generator(self.device) if self._generator is None else self._generator
+
+    @property
+    def device(self) -> torch.device:
+        """Where the row's ids are."""
+        return self._ids.device
+
+    def processed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Scores of many positions (T, V) at once; for rows that are stateless."""
+        if not self._processors:
+            return logits
+        scores: torch.Tensor = self._processors(self.ids, logits.to(torch.float32))
+        return scores
+
+    def accept(self, draft: Draft, path: tuple[int, ...], bonus: int) -> Walk:
+        """Append what was picked ahead, up to where the row ends: the tokens of ``path``, then ``bonus``."""
+        assert self._limits is not None
+        tokens = [*draft.token_ids[list(path)].tolist(), bonus]
+        room = int(min(self._limits.max_length - self.length, len(tokens)))
+        ends = (index for index, token in enumerate(tokens) if token in self._limits.eos_ids or index == room - 1)
+        last = next(ends)
+        new_ids = tuple(tokens[: last + 1])
+        self._append_all(new_ids)
+        if self._streamer is not None:
+            for token in torch.tensor(new_ids)[:, None]:
+                self._streamer.put(token)
+        self.is_done = self.length >= self._limits.max_length or new_ids[-1] in self._limits.eos_ids
+        if self.is_done:
+            return Walk(path[: last + 1], new_ids, self._reason())
+        node = path[-1] if path else -1
+        is_inner = bool(np.any((draft.parents == node) & draft.verify))
+        return Walk(path, new_ids, "rejected" if is_inner else "full")
+
+    def _append_all(self, new_ids: tuple[int, ...]) -> None:
+        end = self.length + len(new_ids)
+        while end > self._ids.shape[1]:
+            self._ids = torch.cat([self._ids, torch.zeros_like(self._ids)], dim=1)
+        self._ids[0, self.length : end] = torch.tensor(new_ids, device=self.device)
+        self.length, self.last_id = end, new_ids[-1]
 
     def _append(self, token: torch.Tensor) -> None:
         if self.length == self._ids.shape[1]:
