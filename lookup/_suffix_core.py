@@ -9,7 +9,7 @@ Arrays (int32, grown by the owner):
     nodes (capacity, 9)     one row per internal node, columns PARENT ... BRANCH below.
     table (slots, 2)        (hash, child) for the edge from a node by its first token; child 0: free. The hash is
                             injective in the token for a given node, so equal hash and equal parent is equal edge.
-    state int64 (10,)       scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
+    state int64 (11,)       scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
                             so the length of the current match is INDEXED - NUM_LEAVES.
 
 An edge needs no label: the tokens between a node at depth a and its child at depth b are tokens[w + a : w + b], where w
@@ -44,9 +44,10 @@ NUM_COLUMNS: Final = BRANCH + MAX_BRANCHES
     ACTIVE_NODE,  # the deepest node at or above the end of the longest suffix that occurred before
     ACTIVE_LENGTH,  # tokens from there to that end
     ACTIVE_SLOT,  # table slot of the edge on which they lie, meaningless if there are none
+    ACTIVE_CHILD,  # child at the end of that edge, 0 if there is none
     UNLINKED,  # node split off in this phase that waits for its suffix link, 0: none
-) = range(10)
-NUM_SCALARS: Final = 10
+) = range(11)
+NUM_SCALARS: Final = 11
 # Rows of a draft block, in the order of draft.BLOCK_ROWS (a test compares them).
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5
 NUM_ROWS: Final = 6
@@ -231,6 +232,7 @@ def index_tokens(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, stat
                     node = np.int64(child)
                     length = 0
     state[ACTIVE_NODE], state[ACTIVE_LENGTH], state[ACTIVE_SLOT] = node, length, slot
+    state[ACTIVE_CHILD] = table[slot, 1] if length > 0 else 0
     state[INDEXED], state[NUM_LEAVES], state[UNLINKED] = i, j, unlinked
     return has_room
 
@@ -355,11 +357,11 @@ def put_node(
     block[ROW_SOURCE, n] = source
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32_2D, I64, types.int64, types.float64, types.int64, I32_2D))
+@kernel(types.int64(READ_I32, READ_I32, I32_2D, I64, types.int64, types.float64, types.int64, I32_2D))
 def propose_chain(
     tokens: Ints,
+    leaf_parent: Ints,
     nodes: Ints,
-    table: Ints,
     state: Longs,
     max_tokens: int,
     min_prob: float,
@@ -367,6 +369,8 @@ def propose_chain(
     block: Ints,
 ) -> int:
     """Write the chain of best branches into ``block``; return its length. Cost: O(1) per token."""
+    if state[NUM_COUNTED] != state[NUM_LEAVES]:
+        count_leaves(tokens, leaf_parent, nodes, state)
     num_tokens = state[NUM_TOKENS]
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0:
@@ -374,7 +378,7 @@ def propose_chain(
     node, length = state[ACTIVE_NODE], state[ACTIVE_LENGTH]
     depth = nodes[node, DEPTH] + length
     if length > 0:
-        child, prob = np.int64(table[state[ACTIVE_SLOT], 1]), 1.0
+        child, prob = state[ACTIVE_CHILD], 1.0
     else:
         child = np.int64(nodes[node, BRANCH])
         prob = share_of(nodes, node, child)
@@ -439,8 +443,8 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
 @kernel(
     types.int64(
         READ_I32,
-        READ_I32_2D,
-        READ_I32_2D,
+        READ_I32,
+        I32_2D,
         I64,
         types.int64,
         types.int64,
@@ -452,8 +456,8 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
 )
 def propose_tree(
     tokens: Ints,
+    leaf_parent: Ints,
     nodes: Ints,
-    table: Ints,
     state: Longs,
     max_tokens: int,
     max_depth: int,
@@ -468,6 +472,8 @@ def propose_tree(
     the candidates: the next token of its edge, or the branches of the node at the edge's end. Cost: O(log max_tokens)
     per drafted token.
     """
+    if state[NUM_COUNTED] != state[NUM_LEAVES]:
+        count_leaves(tokens, leaf_parent, nodes, state)
     num_tokens = state[NUM_TOKENS]
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0 or max_tokens == 0:
@@ -484,7 +490,7 @@ def propose_tree(
     drafted, depth, prob = np.int64(-1), np.int64(1), 1.0
     child, position = np.int64(0), np.int64(0)
     if length > 0:
-        child = np.int64(table[state[ACTIVE_SLOT], 1])
+        child = state[ACTIVE_CHILD]
         position = (nodes[child, WITNESS] if child > 0 else ~child) + nodes[node, DEPTH] + length
     while True:
         first = num_candidates

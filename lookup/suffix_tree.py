@@ -215,12 +215,9 @@ class SuffixTree:
         elif max_depth < 0:
             raise ValueError(f"max_depth must not be negative, got {max_depth}")
         state = self._state
-        num_leaves = state.item(core.NUM_LEAVES)
-        if num_leaves == self._length or max_tokens == 0 or max_depth == 0:
+        if state.item(core.NUM_LEAVES) == self._length or max_tokens == 0 or max_depth == 0:
             return Draft.empty()
-        if state.item(core.NUM_COUNTED) != num_leaves:
-            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, state)
-        text = (self._tokens, self._nodes, self._table, state)
+        text = (self._tokens, self._leaf_parent, self._nodes, state)
         if max_branches == 1:
             max_tokens = min(max_tokens, max_depth)
             block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
@@ -248,7 +245,7 @@ class SuffixTree:
         node, length = int(state[core.ACTIVE_NODE]), int(state[core.ACTIVE_LENGTH])
         depth = int(self._nodes[node, core.DEPTH]) + length
         if length:
-            children = [int(self._table[state[core.ACTIVE_SLOT], 1])]
+            children = [int(state[core.ACTIVE_CHILD])]
         else:
             children = [int(child) for child in self._nodes[node, core.BRANCH :] if child]
         pairs = [(int(self._tokens[self._witness(child) + depth]), self._count_of(child)) for child in children]
@@ -360,6 +357,7 @@ _SCALARS: Final = (
     "ACTIVE_NODE",
     "ACTIVE_LENGTH",
     "ACTIVE_SLOT",
+    "ACTIVE_CHILD",
     "UNLINKED",
 )
 
@@ -431,6 +429,8 @@ def _check_match(tree: SuffixTree, tokens: IntArray, state: dict[str, int]) -> N
         slot = core.slot_of(tree._leaf_parent, tree._nodes, tree._table, node, int(match[depth]))
         assert slot == state["ACTIVE_SLOT"], "the active edge is not where the table has it"
         below = int(tree._table[slot, 1])
+    assert state["ACTIVE_CHILD"] == (below if length else 0), "the active child is not at the end of the active edge"
+    if length:
         assert below < 0 or tree._nodes[below, core.DEPTH] > depth + length, "the active point is not canonical"
     start = tree._witness(below)
     assert np.array_equal(tokens[start : start + tree.match_len], match), "the active point spells something else"

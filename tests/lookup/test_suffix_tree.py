@@ -156,7 +156,7 @@ def test_tree_kernel_with_one_branch_is_the_chain_kernel(text: list[int], max_to
     tree = build([*text])
     chain = tree.propose(max_tokens, min_prob=0.0)
     block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
-    arrays = (tree._tokens, tree._nodes, tree._table, tree._state)
+    arrays = (tree._tokens, tree._leaf_parent, tree._nodes, tree._state)
     n = core.propose_tree(*arrays, max_tokens, max_tokens, 1, 0.0, 0, block)
     assert block[core.ROW_TOKEN, :n].tolist() == chain.token_ids.tolist()
     assert block[core.ROW_ORIGIN, :n].tolist() == chain.origin.tolist()
