@@ -30,6 +30,7 @@ READ_U8: Final = types.Array(types.uint8, 1, "C", readonly=True)
 ORDER: Final = 4  # length of the long n-gram whose occurrences are chained
 BARRIER: Final = -1
 MAX_PROBES: Final = 4096  # looking up a key in a stranger's table ends; three quarters full, none needs so many
+FAR: Final = 1 << 20  # the distance of everything where there is no copy pointer
 SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
 LENGTH, USED_1, USED_N, RUN = 0, 1, 2, 3
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5  # draft.BLOCK_ROWS
@@ -282,12 +283,48 @@ def unchecked_block(checked: npt.NDArray[np.uint8], bases: Longs, shift: int, ar
 
 
 @kernel(
-    types.UniTuple(types.int64, 2)(
+    types.int64(READ_I32, READ_I32, READ_I32, types.int64, types.int64, READ_U8, READ_I64, types.int64),
+)
+def newest_stored(
+    context: Ints,
+    tokens: Ints,
+    heads: Ints,
+    order: int,
+    length: int,
+    checked: npt.NDArray[np.uint8],
+    bases: Longs,
+    shift: int,
+) -> int:
+    """Newest position where the last ``order`` tokens of ``context`` end, -1: none, -2 - b: check block b first."""
+    array = 4 if order == ORDER else 3
+    mask = np.uint64(len(heads) - 1)
+    end = np.uint64(len(context) - 1)
+    slot = (hash_n(context, end) if order == ORDER else hash_1(context, end)) & mask
+    for _ in range(min(len(heads), MAX_PROBES)):
+        block = unchecked_block(checked, bases, shift, array, np.int64(slot), np.int64(slot))
+        if block >= 0:
+            return -2 - block
+        head = np.int64(heads[slot])
+        if head < order - 1 or head >= length:
+            return -1
+        block = unchecked_block(checked, bases, shift, 0, head - order + 1, head)
+        if block >= 0:
+            return -2 - block
+        if common_suffix(context, len(context), tokens, head + 1, order) == order:
+            return int(head)
+        slot = (slot + U1) & mask
+    return -1
+
+
+@kernel(
+    types.UniTuple(types.int64, 3)(
         READ_I32,
         READ_I32,
         READ_I32_2D,
         READ_I32,
         READ_I32,
+        types.int64,
+        types.int64,
         types.int64,
         types.int64,
         types.int64,
@@ -306,48 +343,54 @@ def find_stored(
     heads_n: Ints,
     length: int,
     floor: int,
+    pointer: int,
+    window: int,
     limit: int,
     min_len: int,
     max_len: int,
     checked: npt.NDArray[np.uint8],
     bases: Longs,
     shift: int,
-) -> tuple[int, int]:
-    """Find the end of another text in an arena: (position to copy from, match length), (-1, 0) if it is not there.
+) -> tuple[int, int, int]:
+    """Find the end of another text in an arena: (position to copy from, match length, distance), or (-1, 0, 0).
 
-    The longest match of at least ``min_len`` tokens among the ``limit`` newest occurrences of the last ORDER tokens
-    (of the last token, if none is there and ``min_len`` allows it), among equals the newest, at or after ``floor``.
+    The best by ``beats`` with matches capped at SCORE_CAP, as in ``find_copy``: among all positions within ``window``
+    of the pointer and the ``limit`` newest occurrences of the last ORDER tokens and of the last one, from ``floor`` on.
+    Without a pointer (-1) everything is equally FAR: the longest match wins, among equals the newest.
 
     The arena may be a file that nobody has vouched for: every number read from it is checked before it is used as an
     index, and a position of -2 - b asks the caller to check block b and call again.
     """
-    best, best_match = -1, 0
+    best, best_match, best_distance = -1, 0, 0
     num_context = len(context)
+    if num_context == 0:
+        return -1, 0, 0
+    cap, measured = min(max_len, SCORE_CAP), min(max_len, max(SCORE_CAP, min_len))
+    if pointer >= 0:
+        first, end = max(floor + 1, pointer - window), min(length - 1, pointer + window)
+        if first <= end:
+            block = unchecked_block(checked, bases, shift, 0, max(0, first - max_len), end)
+            if block >= 0:
+                return -2 - block, 0, 0
+        newest = context[num_context - 1]
+        for position in range(first, end + 1):
+            if tokens[position - 1] != newest or tokens[position] < 0:
+                continue
+            match = common_suffix(context, num_context, tokens, position, measured)
+            if match >= min_len:
+                match, distance = min(match, cap), abs(position - pointer)
+                if beats(match, distance, position, best_match, best_distance, best):
+                    best, best_match, best_distance = position, match, distance
     for family in range(1, -1, -1):
         order = ORDER if family else 1
-        heads = heads_n if family else heads_1
-        if num_context < order or best >= 0 or (family == 0 and min_len >= ORDER):
+        if best_match == cap or num_context < order or (family == 0 and min_len >= ORDER):
             continue
-        mask = np.uint64(len(heads) - 1)
-        end = np.uint64(num_context - 1)
-        slot = (hash_n(context, end) if family else hash_1(context, end)) & mask
-        last = -1
-        for _ in range(min(len(heads), MAX_PROBES)):
-            block = unchecked_block(checked, bases, shift, 3 + family, np.int64(slot), np.int64(slot))
-            if block >= 0:
-                return -2 - block, 0
-            head = heads[slot]
-            if head < order - 1 or head >= length:
-                break
-            block = unchecked_block(checked, bases, shift, 0, head - order + 1, head)
-            if block >= 0:
-                return -2 - block, 0
-            if common_suffix(context, num_context, tokens, head + 1, order) == order:
-                last = head
-                break
-            slot = (slot + U1) & mask
+        heads = heads_n if family else heads_1
+        last = newest_stored(context, tokens, heads, order, length, checked, bases, shift)
+        if last < -1:
+            return last, 0, 0
         seen = 0
-        while last >= floor and seen < limit and best_match < max_len:
+        while last >= floor and seen < limit:
             seen += 1
             position = last + 1
             if position >= length:
@@ -356,13 +399,21 @@ def find_stored(
             if block < 0:
                 block = unchecked_block(checked, bases, shift, 1 + family, last, last)
             if block >= 0:
-                return -2 - block, 0
-            match = common_suffix(context, num_context, tokens, position, max_len)
-            if tokens[position] >= 0 and match >= min_len and match > best_match:
-                best, best_match = position, match
-            before = links[family, last]
-            last = before if before < last else np.int64(-1)
-    return best, best_match
+                return -2 - block, 0, 0
+            before = np.int64(links[family, last])
+            last = before if before < last else -1
+            match = common_suffix(context, num_context, tokens, position, measured)
+            if tokens[position] < 0 or match < min_len:
+                continue
+            match = min(match, cap)
+            distance = abs(position - pointer) if pointer >= 0 else FAR
+            if beats(match, distance, position, best_match, best_distance, best):
+                best, best_match, best_distance = position, match, distance
+                if pointer < 0 and match == cap:
+                    break  # the newest of the longest
+    if best < 0:
+        return -1, 0, 0
+    return best, common_suffix(context, num_context, tokens, best, max_len), best_distance
 
 
 @kernel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import threading
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup._ngram_core import SCORE_CAP
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
 from zerodraft.lookup.manifest import (
     MANIFEST,
@@ -29,8 +31,7 @@ from zerodraft.lookup.segment import Segment
 from zerodraft.lookup.segment_file import MemoryFileError, open_segment, write_segment
 from zerodraft.lookup.shelf import Shelf
 
-MAX_MATCH: Final = 64  # matches are measured up to this many tokens
-SEARCH_LIMIT: Final = 32  # newest occurrences looked at in each segment
+MAX_MATCH: Final = 512  # matches are measured up to this many tokens
 _NUM_REREADS: Final = 20
 _MAX_CHAIN: Final = 4096
 NO_BLOCK: Final = np.empty((len(BLOCK_ROWS), 0), np.int32)
@@ -70,15 +71,15 @@ class DraftMemory:
         self,
         max_tokens: int = 1_000_000,
         *,
-        min_match_len: int = 4,
-        min_prob: float = 0.2,
+        min_match_len: int = 1,
+        min_prob: float = 0.05,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         """Start empty, or with what ``directory`` holds; it is created where it does not exist.
 
         Args:
             max_tokens: cap on the stored tokens, 1 to 2**30.
-            min_match_len: shortest match that is drafted from, 1 to 64; below 4 the last token alone is looked up too.
+            min_match_len: shortest match that is drafted from, 1 to 512; below 4 the last token alone is looked up too.
             min_prob: nodes with a lower estimated probability, in [0, 1], are not drafted.
             directory: where the memory is kept; it then holds at most ``max_tokens`` too.
 
@@ -108,8 +109,8 @@ class DraftMemory:
         directory: str | os.PathLike[str],
         max_tokens: int = 1_000_000,
         *,
-        min_match_len: int = 4,
-        min_prob: float = 0.2,
+        min_match_len: int = 1,
+        min_prob: float = 0.05,
         verify: bool = False,
     ) -> DraftMemory:
         """Open a saved memory; with ``verify`` every byte is checked now, otherwise each block when it is first used.
@@ -206,7 +207,9 @@ class DraftMemory:
             return before
 
     def match(self, context: TokenIds, namespace: str | None = None) -> StoredMatch | None:
-        """Find the longest match of the end of ``context``, the newest among equals; None if there is none.
+        """Find the longest match of the end of ``context``, the newest among equals and among those of 32 and more.
+
+        None if there is none.
 
         Raises:
             MemoryFileError: a file turned out to be damaged; it is not used again.
@@ -278,37 +281,58 @@ class DraftMemory:
         with self._lock:
             self._shelf.check_integrity()
 
-    def _match(self, context: IntArray, namespace: str | None) -> StoredMatch | None:
-        best: StoredMatch | None = None
-        with self._lock:
-            for segment in reversed(self._shelf.of(namespace)):
-                try:
-                    position, match = segment.find(context, SEARCH_LIMIT, self.min_match_len, MAX_MATCH)
-                except MemoryFileError:
-                    self._shelf.discard(segment)
-                    raise
-                if position >= 0 and (best is None or match > best.match_len):
-                    best = StoredMatch(segment, position, match)
-                    if match == MAX_MATCH:
-                        break
-        return best
+    def chain(
+        self,
+        context: IntArray,
+        max_tokens: int,
+        namespace: str | None,
+        min_prob: float,
+        pointer: StoredMatch | None = None,
+    ) -> tuple[IntArray, int, StoredMatch | None]:
+        """As ``propose`` without its checks, for sessions: (block, number of nodes, where they were copied from).
 
-    def _propose(self, context: IntArray, max_tokens: int, namespace: str | None) -> Draft:
-        block, n = self.chain(context, max_tokens, namespace, self.min_prob)
-        return Draft.from_block(block[:, :n]) if n else Draft.empty()
-
-    def chain(self, context: IntArray, max_tokens: int, namespace: str | None, min_prob: float) -> tuple[IntArray, int]:
-        """As ``propose`` without its checks, for sessions: (block, number of nodes), with a ``min_prob`` of its own."""
+        ``pointer`` is where an accepted copy ended: nearness to it counts as in the session's own text.
+        """
         with self._lock:
-            found = self._match(context, namespace) if max_tokens else None
+            found = self._match(context, namespace, pointer) if max_tokens else None
             if found is None:
-                return NO_BLOCK, 0
+                return NO_BLOCK, 0, None
             block = np.empty((len(BLOCK_ROWS), min(max_tokens, _MAX_CHAIN)), np.int32)
             try:
-                return block, found.segment.copy_from(found.position, found.match_len, min_prob, block)
+                n = found.segment.copy_from(found.position, found.match_len, min_prob, block)
             except MemoryFileError:
                 self._shelf.discard(found.segment)
                 raise
+            return block, n, found
+
+    def _match(
+        self, context: IntArray, namespace: str | None, pointer: StoredMatch | None = None
+    ) -> StoredMatch | None:
+        best, best_score = None, -math.inf
+        with self._lock:
+            segments = self._shelf.of(namespace)[::-1]  # newest first
+            if pointer is not None and pointer.segment in segments:
+                segments.remove(pointer.segment)
+                segments.insert(0, pointer.segment)
+            else:
+                pointer = None
+            for segment in segments:
+                at = -1 if pointer is None or segment is not pointer.segment else pointer.position
+                try:
+                    position, match, distance = segment.find(context, self.min_match_len, MAX_MATCH, pointer=at)
+                except MemoryFileError:
+                    self._shelf.discard(segment)
+                    raise
+                score = min(match, SCORE_CAP) - math.log2(1 + distance) / 5 if position >= 0 else -math.inf
+                if score > best_score:
+                    best, best_score = StoredMatch(segment, position, match), score
+                    if match >= SCORE_CAP:
+                        break  # a longer match is no better evidence
+        return best
+
+    def _propose(self, context: IntArray, max_tokens: int, namespace: str | None) -> Draft:
+        block, n, _ = self.chain(context, max_tokens, namespace, self.min_prob)
+        return Draft.from_block(block[:, :n]) if n else Draft.empty()
 
     def _bind(self, directory: str | os.PathLike[str]) -> None:
         path = Path(directory).resolve()
@@ -319,7 +343,8 @@ class DraftMemory:
 
     def _open_listed(self, directory: Path) -> list[Segment]:
         """The segments of the manifest in its order; what was evicted or found damaged here stays so."""
-        for _ in range(_NUM_REREADS):
+        for attempt in range(_NUM_REREADS):
+            time.sleep(0.001 * attempt)
             entries = read_manifest(directory)
             try:
                 return [_opened(directory, entry, self._listed) for entry in entries]
@@ -376,10 +401,7 @@ def _list(directory: Path, shelf: Shelf) -> None:
 def _opened(directory: Path, entry: Entry, known: dict[str, Segment]) -> Segment:
     segment = known.get(entry.name)
     if segment is None:
-        path = directory / entry.name
-        if not path.exists():
-            raise FileNotFoundError(2, "no such file", str(path))
-        segment = open_segment(path)
+        segment = open_segment(directory / entry.name)
     if entry.first_live > segment.num_texts:
         raise MemoryFileError(f"{directory / entry.name}: {entry.first_live} of {segment.num_texts} texts dropped")
     segment = segment.copy()

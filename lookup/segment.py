@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup.draft import MEMORY, IntArray
 from zerodraft.lookup.ngram_index import NgramIndex
+
+SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
+SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
 
 
 class Blocks(Protocol):
@@ -139,15 +142,19 @@ class Segment:
         twin.first_live = self.first_live
         return twin
 
-    def find(self, context: IntArray, limit: int, min_len: int, max_len: int) -> tuple[int, int]:
-        """Where the end of ``context`` occurred: (position, match length), or (-1, 0). See ``find_stored``.
+    def find(
+        self, context: IntArray, min_len: int, max_len: int, *, pointer: int = -1, limit: int = SEARCH_LIMIT
+    ) -> tuple[int, int, int]:
+        """Where the end of ``context`` occurred: (position, match length, distance from the pointer), or (-1, 0, 0).
+
+        See ``find_stored`` for which one.
 
         Raises:
             MemoryFileError: a block of the file that was looked at is damaged.
         """
         index, blocks = self.index, self.blocks
         while True:
-            position, match = core.find_stored(
+            position, match, distance = core.find_stored(
                 context,
                 index._tokens,
                 index._links,
@@ -155,6 +162,8 @@ class Segment:
                 index._heads_n,
                 len(index),
                 self.floor,
+                pointer,
+                SEARCH_WINDOW,
                 limit,
                 min_len,
                 max_len,
@@ -163,7 +172,7 @@ class Segment:
                 blocks.shift,
             )
             if position >= -1:
-                return position, match
+                return position, match, distance
             blocks.check(-2 - position)
 
     def copy_from(self, position: int, match: int, min_prob: float, out: IntArray) -> int:

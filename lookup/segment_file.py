@@ -99,16 +99,14 @@ def open_segment(path: Path) -> Segment:
     """Map a segment file. Cost: its header, text ends and stamps are read; the rest when it is first used.
 
     Raises:
-        MemoryFileError: the file is missing, cut, of another version, or its header is damaged or impossible.
+        FileNotFoundError: it is missing; with a memory in use that means it was replaced just now.
+        MemoryFileError: it is cut, of another version, or its header is damaged or impossible.
     """
     _refuse_big_endian()
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size < _HEADER.size:
-                raise MemoryFileError(f"{path}: too short to be a memory file")
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError:
-        raise MemoryFileError(f"{path}: no such file") from None
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size < _HEADER.size:
+            raise MemoryFileError(f"{path}: too short to be a memory file")
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     return _parse(path, mapped)
 
 

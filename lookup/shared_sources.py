@@ -11,12 +11,13 @@ import numpy.typing as npt
 from zerodraft.lookup import _merge_core as core
 from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup.draft import BLOCK_ROWS, IntArray
-from zerodraft.lookup.memory import MAX_MATCH, DraftMemory
+from zerodraft.lookup.memory import MAX_MATCH, DraftMemory, StoredMatch
 from zerodraft.lookup.phrases import PhraseBook, fill_chain
 from zerodraft.lookup.policy import DraftPolicy, Tables, priors
 from zerodraft.lookup.segment_file import MemoryFileError
 
 MIN_PHRASE_PROB: Final = 0.05
+_OF_MEMORY, _OF_PHRASES = range(2)
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +30,7 @@ class SharedSources:
     Then the whole is cut to the nodes that pay under the cost curve, and to the budget.
     """
 
-    __slots__ = ("_chains", "_cursor", "_memory", "_namespace", "_weights")
+    __slots__ = ("_chains", "_cursor", "_memory", "_namespace", "_origin", "_pointer", "_weights")
 
     def __init__(
         self, memory: DraftMemory | None, phrases: PhraseBook | None, namespace: str | None, context: IntArray
@@ -38,6 +39,8 @@ class SharedSources:
         self._namespace = namespace
         self._cursor = None if phrases is None else phrases.begin(context)
         self._weights = [priors()[1][0].copy() for _ in range(2)]  # memory, phrases
+        self._pointer: StoredMatch | None = None  # where the last copy from the memory that came true ended
+        self._origin: StoredMatch | None = None  # where the memory's last proposal was copied from
         self._chains: list[tuple[IntArray, int, int]] = []  # tokens, match length, whose: as last proposed
 
     def merge(
@@ -96,7 +99,9 @@ class SharedSources:
         """Compare what was proposed last with the tokens that came, and go on in the phrases."""
         for chain, match, source in self._chains:
             weights = self._weights[source]
-            core.learn_chain(chain, match, came, may_break, tables.breaks, weights, rule.MAX_DOUBT)
+            agreed = core.learn_chain(chain, match, came, may_break, tables.breaks, weights, rule.MAX_DOUBT)
+            if agreed and source == _OF_MEMORY and self._origin is not None:
+                self._pointer = self._origin._replace(position=self._origin.position + agreed)
         self._chains = []
         if self._cursor is not None:
             self._cursor.feed(came)
@@ -108,8 +113,8 @@ class SharedSources:
             if n:
                 match = int(block[core.ROW_MATCH, 0])
                 n = min(n, _longest(policy, match, room))
-                self._chains.append((block[core.ROW_TOKEN, :n], match, 0))
-                n = core.rate_chain(block, n, self._weights[0], tables.breaks, self._memory.min_prob)
+                self._chains.append((block[core.ROW_TOKEN, :n], match, _OF_MEMORY))
+                n = core.rate_chain(block, n, self._weights[_OF_MEMORY], tables.breaks, self._memory.min_prob)
                 drafts += [(block, n)] if n else []
         if self._cursor is not None:
             match, rests = self._cursor.match()
@@ -118,15 +123,16 @@ class SharedSources:
                 block = np.empty((len(BLOCK_ROWS), min(longest, len(rest))), np.int32)
                 fill_chain(block, rest[:longest], match)
                 if number == 0:
-                    self._chains.append((block[core.ROW_TOKEN], match, 1))
-                n = core.rate_chain(block, block.shape[1], self._weights[1], tables.breaks, MIN_PHRASE_PROB)
+                    self._chains.append((block[core.ROW_TOKEN], match, _OF_PHRASES))
+                n = core.rate_chain(block, block.shape[1], self._weights[_OF_PHRASES], tables.breaks, MIN_PHRASE_PROB)
                 drafts += [(block, n)] if n else []
         return drafts
 
     def _remembered(self, context: IntArray, room: int) -> tuple[IntArray, int]:
         assert self._memory is not None
         try:
-            return self._memory.chain(context, room, self._namespace, 0.0)
+            block, n, self._origin = self._memory.chain(context, room, self._namespace, 0.0, self._pointer)
+            return block, n
         except MemoryFileError as error:  # the memory has taken the file out of use: say so once, write on without it
             _log.warning("drafting without a damaged memory file: %s", error)
             return self._remembered(context, room)

@@ -661,3 +661,96 @@ def learned(
         if a != b:
             break
     return [max(w, max(weights) - 6.0) for w in weights]
+
+
+# ---- lookup: recycled successors, Lookahead --------------------------------------------------------------------------
+
+
+class SuccessorTable:
+    """What the target named after one token and after two, without bounds: dictionaries."""
+
+    def __init__(self) -> None:
+        self.lists: dict[tuple[int, ...], list[int]] = {}
+        self.levels: dict[tuple[int, ...], int] = {}
+
+    def write(self, key: tuple[int, ...], successors: list[int]) -> None:
+        if key in self.lists:
+            same = self.lists[key][0] == successors[0]
+            self.levels[key] = min(3, self.levels[key] + 1) if same else 0
+        else:
+            self.levels[key] = 0
+        self.lists[key] = list(successors)
+
+    def update(self, context: list[int], tokens: list[int], parents: list[int], path: list[int], topk) -> None:
+        """Rejected nodes first, then the root and the accepted path."""
+        order = [node for node in range(len(tokens)) if node not in path] + [-1, *sorted(path)]
+        for node in order:
+            text = context + [tokens[above] for above in path_to(node, parents)]
+            self.write((text[-1],), topk[node + 1])
+            if len(text) > 1:
+                self.write((text[-2], text[-1]), topk[node + 1])
+
+    def find(self, text: list[int]) -> tuple[list[int], int]:
+        """(successors, class) of the longest of the two keys that is known; the class is order · 4 + level."""
+        for order in (2, 1):
+            key = tuple(text[-order:])
+            if len(key) == order and key in self.lists:
+                return self.lists[key], (order - 1) * 4 + self.levels[key]
+        return [], 0
+
+
+def recycled_tree(
+    table: SuccessorTable,
+    chances: list[list[float]],
+    context: list[int],
+    held: list[tuple[int, int, float]],
+    max_nodes: int,
+    max_depth: int,
+    min_prob: float,
+) -> list[tuple[tuple[int, ...], float]]:
+    """Nodes as (path of tokens, probability), likeliest first: those of ``held`` (token, parent, probability) and the
+    recycled ones, where children that ``held`` has take their share first."""
+    paths: list[tuple[int, ...]] = []
+    for token, parent, _ in held:
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    given = {path: prob for path, (_, _, prob) in zip(paths, held)}
+    reach: dict[tuple[int, ...], float] = {(): 1.0}
+    taken: list[tuple[tuple[int, ...], float]] = []
+    while len(taken) < max_nodes:
+        best, best_prob = None, 0.0
+        for path, prob in reach.items():
+            if len(path) >= max_depth:
+                continue
+            here = {p[-1]: q for p, q in given.items() if p[:-1] == path} if path in given or path == () else {}
+            left = 1.0 - sum(here.values()) / prob
+            successors, kind = table.find(context + list(path))
+            for rank, token in enumerate(successors):
+                child = (*path, token)
+                if child in reach or token in here or left <= 0:
+                    continue
+                chance = prob * left * chances[kind][rank]
+                if chance >= min_prob and chance > best_prob:
+                    best, best_prob = child, chance
+                break
+        for path, prob in given.items():
+            if path not in reach and path[:-1] in reach and prob > best_prob:
+                best, best_prob = path, prob
+        if best is None:
+            return taken
+        reach[best] = best_prob
+        taken.append((best, best_prob))
+    return taken
+
+
+def lookahead_step(target, context: list[int], levels: list[list[int]]) -> list[tuple[int, ...]]:
+    """The n-grams that a full window yields: per column its tokens and the target's choice after them.
+
+    ``levels[0][0]`` is the current token, the last of ``context``; column k of level l sees the context, columns 1 to k
+    of level 0 and its own column in the levels below.
+    """
+    grams = []
+    for column in range(len(levels[1]) if len(levels) > 1 else len(levels[0])):
+        tower = [level[column] for level in levels[1:]]
+        seen = context + levels[0][1 : column + 1] + tower
+        grams.append((levels[0][column], *tower, target(seen)))
+    return grams

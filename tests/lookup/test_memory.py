@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from zerodraft.lookup.draft import MEMORY
+from zerodraft.lookup import _ngram_core as core
+from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.memory import DraftMemory
-from zerodraft.lookup.segment_file import MemoryFileError
+from zerodraft.lookup.segment import Segment
+from zerodraft.lookup.segment_file import MemoryFileError, open_segment
 
 namespaces = st.sampled_from([None, "", "a", "ä/../b"])
 texts = st.lists(st.integers(0, 3), max_size=40)
@@ -364,7 +366,7 @@ def test_preload_reports_progress():
         {"max_tokens": 10**10},
         {"max_tokens": 1.5},
         {"min_match_len": 0},
-        {"min_match_len": 65},
+        {"min_match_len": 513},
         {"min_prob": -0.1},
         {"min_prob": 1.1},
         {"min_prob": float("nan")},
@@ -439,3 +441,69 @@ def test_queue_entries_of_cleared_namespaces_do_not_pile_up():
         memory.add([1, 2, 3], "a")
         memory.clear("a")
     assert len(memory._shelf._queue) < 200
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=15), min_size=1, max_size=6),
+    st.lists(st.integers(0, 2), max_size=60),
+    st.integers(0, 5),
+    st.integers(-1, 60),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.integers(6, 50),
+)
+def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, pointer, limit, min_len, max_len):
+    segment = Segment(None)
+    for number, text in enumerate(stored):
+        segment.add(np.array(text, np.int32), number)
+    for _ in range(min(num_dropped, len(stored))):
+        segment.drop_oldest()
+    arena = segment.index.token_ids.tolist()
+    found = core.find_stored(
+        np.array(context, np.int32),
+        *(getattr(segment.index, name) for name in ("_tokens", "_links", "_heads_1", "_heads_n")),
+        len(arena),
+        segment.floor,
+        pointer,
+        9,
+        limit,
+        min_len,
+        max_len,
+        segment.blocks.checked,
+        segment.blocks.bases,
+        segment.blocks.shift,
+    )
+    assert found == reference.find_stored(arena, context, segment.floor, pointer, 9, limit, min_len, max_len)
+
+
+def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):
+    from zerodraft.lookup import memory as module
+
+    missing = 3
+
+    def open_late(path):
+        nonlocal missing
+        if missing:
+            missing -= 1
+            raise FileNotFoundError(2, "replaced just now", str(path))
+        return open_segment(path)
+
+    monkeypatch.setattr(module, "open_segment", open_late)
+    assert DraftMemory.load(saved).num_tokens == 40 * 300
+    assert missing == 0
+
+
+def test_nearness_to_the_copy_counts_in_a_session():
+    from zerodraft.lookup.drafter import Drafter
+
+    memory = DraftMemory()
+    memory.add([1, 2, 3, 50, 51, *range(100, 130), 8, 9, 70, 71, 72])  # followed from here
+    memory.add([8, 9, 80, 81, 82])  # newer, and matches as long
+    session = Drafter(memory=memory).begin([7, 1, 2, 3])
+    for new in ([50, 51, *range(100, 130)], [8, 9]):
+        draft = session.propose(64)
+        path = tuple(range(min(len(draft), len(new))))
+        agreed = draft.token_ids[list(path)].tolist() == new[: len(path)]
+        session.commit(draft, Outcome(path=path if agreed else (), new_ids=tuple(new), stop="full"))
+    assert session.propose(64).token_ids.tolist()[0] == 70
+    assert memory.propose([8, 9], 1).token_ids.tolist() == [80]
