@@ -37,6 +37,8 @@ class DraftPolicy:
         cost: the target's CostCurve; "auto" stands for one measured by whoever runs the target, and where nobody does
             for ``DEFAULT_CURVE``.
         max_draft_tokens: upper bound on the nodes of one draft, 1 to 4096.
+        max_batch_tokens: upper bound on the nodes of all rows of one batch together, given to the likeliest; None: no
+            bound but what the cost curve says.
         max_branches: upper bound on the copies drafted side by side, 1 (chains only) to 16.
         prompt_lookup_min: shortest match that is drafted from, at least 1 (vLLM's name).
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096 (vLLM's name).
@@ -49,6 +51,7 @@ class DraftPolicy:
 
     cost: CostCurve | str = "auto"
     max_draft_tokens: int = 255
+    max_batch_tokens: int | None = None
     max_branches: int = 8
     prompt_lookup_min: int = 1
     prompt_lookup_max: int = 512
@@ -58,6 +61,8 @@ class DraftPolicy:
         if not isinstance(self.cost, CostCurve) and self.cost != "auto":
             raise ValueError(f'cost must be a CostCurve or "auto", got {self.cost!r}')
         _check_int("max_draft_tokens", self.max_draft_tokens, 1, MAX_DRAFT_TOKENS)
+        if self.max_batch_tokens is not None:
+            _check_int("max_batch_tokens", self.max_batch_tokens, 0, MAX_ROWS * MAX_DRAFT_TOKENS)
         _check_int("max_branches", self.max_branches, 1, MAX_BRANCHES)
         _check_int("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_LOOKUP)
         _check_int("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP)
