@@ -145,8 +145,8 @@ FREE = CostCurve([(1, 1.0), (2, 1.0001)])  # nodes cost next to nothing: only th
 
 
 def ablation_rules() -> list[Rule]:
-    """The adaptive rule with one part taken away, per curve."""
-    lines = []
+    """The adaptive rule for the wrong curve, and with one part taken away."""
+    lines = [Rule(f"drafted for {curve}", ours(adaptive(curve))) for curve in CURVES]
     for curve in CURVES:
         lines += [
             Rule("adaptive", ours(adaptive(curve)), curve),
