@@ -1,7 +1,7 @@
 """Kernels of logit recycling: a bounded table of likely successors, and the best-first tree drafted from it.
 
 The table is set-associative: a key lives in one of WAYS places of its set, and a new key displaces the one that was
-written longest ago. Keys are of two orders: one token (key = token), and two (key = (first + 1) << 32 | second).
+written longest ago. Keys are of two orders: one token (key = token), and two (key = (first + 1) << 31 | second).
 
 Arrays:
     keys int64 (places,)          -1: empty.
@@ -46,7 +46,8 @@ RECYCLED: Final = 4  # draft.RECYCLED
 def home(keys: Longs, key: int) -> int:
     """First place of the key's set; the number of sets is a power of two."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= mixed >> np.uint64(32)
     place: int = np.int64(mixed & np.uint64(len(keys) // WAYS - 1)) * WAYS
     return place
 
@@ -63,8 +64,8 @@ def find(keys: Longs, key: int) -> int:
 
 @kernel(types.int64(types.int64, types.int64))
 def pair_key(first: int, second: int) -> int:
-    """Key of two tokens in a row; first -1 (no token before): -1, held by no place that is looked up."""
-    return ((first + 1) << 32) | second if first >= 0 else -2
+    """Key of two tokens in a row; first -1 (no token before): -2, which no place holds."""
+    return ((first + 1) << 31) | second if first >= 0 else -2
 
 
 @kernel(types.int64(READ_I64, types.int64, types.int64))
