@@ -526,3 +526,38 @@ def propose_tree(
         position += 1
         if child > 0 and position == nodes[child, WITNESS] + nodes[child, DEPTH]:
             node, child = child, np.int64(0)
+
+
+@kernel(types.int64(READ_I32_2D, types.int64, READ_I32))
+def num_agreed(block: Ints, num_nodes: int, came: Ints) -> int:
+    """How many of the tokens that came the draft had in one path from the root."""
+    agreed, node = 0, -1
+    for i in range(num_nodes):  # parents come before children: one pass
+        if agreed < len(came) and block[ROW_PARENT, i] == node and block[ROW_TOKEN, i] == came[agreed]:
+            agreed += 1
+            node = i
+    return agreed
+
+
+@kernel(types.void(I32_2D, types.int64, READ_I32_2D, types.int64, types.int64, types.int64))
+def believe(block: Ints, num_nodes: int, own: Ints, num_own: int, num_predicted: int, predicted: int) -> None:
+    """Multiply each node's share of the counts by what another draft believes of its likeliest node at that depth.
+
+    Shares alone are 1 wherever one occurrence is left. Nodes copied from the first ``num_predicted`` positions get the
+    source ``predicted``.
+    """
+    depth = np.empty(max(num_nodes, num_own), np.int32)
+    reach = np.zeros(num_own, np.float32)
+    own_probs, probs = own[ROW_PROB].view(np.float32), block[ROW_PROB].view(np.float32)
+    deepest = 0
+    for i in range(num_own):
+        above = own[ROW_PARENT, i]
+        depth[i] = depth[above] + 1 if above >= 0 else 0
+        reach[depth[i]] = max(reach[depth[i]], own_probs[i])
+        deepest = max(deepest, np.int64(depth[i]))
+    for i in range(num_nodes):
+        above = block[ROW_PARENT, i]
+        depth[i] = depth[above] + 1 if above >= 0 else 0
+        probs[i] *= reach[min(np.int64(depth[i]), deepest)]
+        if block[ROW_ORIGIN, i] < num_predicted:
+            block[ROW_SOURCE, i] = predicted

@@ -15,6 +15,7 @@ MAX_BRANCHES: Final = core.MAX_BRANCHES
 # First sizes of a bulk build per token of text: enough for source code, grown like the rest where it is not.
 _NODES_PER_TOKEN: Final = 0.62
 _SLOTS_PER_TOKEN: Final = 2.45
+_NO_BLOCK: Final = np.empty((core.NUM_ROWS, 0), np.int32)
 
 
 class SuffixTree:
@@ -214,20 +215,10 @@ class SuffixTree:
             max_depth = max_tokens
         elif max_depth < 0:
             raise ValueError(f"max_depth must not be negative, got {max_depth}")
-        state = self._state
-        if state.item(core.NUM_LEAVES) == self._length or max_tokens == 0 or max_depth == 0:
-            return Draft.empty()
-        text = (self._tokens, self._leaf_parent, self._nodes, state)
-        if max_branches == 1:
-            max_tokens = min(max_tokens, max_depth)
-            block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
-            n = core.propose_chain(*text, max_tokens, min_prob, source, block)
-        else:
-            block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
-            n = core.propose_tree(*text, max_tokens, max_depth, max_branches, min_prob, source, block)
+        block, n = self._propose_block(max_tokens, max_depth, max_branches, min_prob, source)
         if n == 0:
             return Draft.empty()
-        return Draft.from_block(block if n == max_tokens else block[:, :n])
+        return Draft.from_block(block if n == block.shape[1] else block[:, :n])
 
     def branches(self) -> list[tuple[int, int]]:
         """What followed the match: up to 4 pairs (token id, count), best first. Cost: O(1).
@@ -281,6 +272,20 @@ class SuffixTree:
         >>> SuffixTree([3, 1, 3, 1, 4]).check_integrity()
         """
         _check_integrity(self)
+
+    def _propose_block(
+        self, max_tokens: int, max_depth: int, max_branches: int, min_prob: float, source: int
+    ) -> tuple[IntArray, int]:
+        """The draft as (block of draft.BLOCK_ROWS, number of nodes), arguments unchecked."""
+        state = self._state
+        room = min(max_tokens, max_depth) if max_branches == 1 else max_tokens
+        if room == 0 or max_depth == 0 or state.item(core.NUM_LEAVES) == self._length:
+            return _NO_BLOCK, 0
+        block = np.empty((core.NUM_ROWS, room), np.int32)
+        text = (self._tokens, self._leaf_parent, self._nodes, state)
+        if max_branches == 1:
+            return block, core.propose_chain(*text, room, min_prob, source, block)
+        return block, core.propose_tree(*text, room, max_depth, max_branches, min_prob, source, block)
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for a text of this length. Everything is allocated before anything is replaced."""
