@@ -76,6 +76,7 @@ def decode(
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
     _check(model, config, given_cache, input_ids.shape[0], logits_processor, request)
+    _check_remember(drafter, request.remember)
     source_ids = model_kwargs.pop("inputs_tensor", None)
     if model.config.is_encoder_decoder:
         prompts = Prompts.read_decoder(model, input_ids, source_ids, given_cache)
@@ -136,6 +137,14 @@ def _check(
             known = type(processor).__module__ == "transformers.generation.logits_process"
             if not known or any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
                 raise refuse(f"tie_guard='on' and {type(processor).__name__}", model, "it may count its calls")
+
+
+def _check_remember(drafter: SessionMaker, remember: Any) -> None:
+    """What could not be remembered is said before the text is written, not after."""
+    if remember not in (True, False, "output", "both"):
+        raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
+    if remember and getattr(drafter, "memory", drafter) is None:
+        raise ValueError("remember needs a drafter with a memory: Drafter(memory=DraftMemory(...)), got one without")
 
 
 def _make_rows(

@@ -278,3 +278,17 @@ def test_the_cost_of_a_model_worth_measuring_is_measured_once(monkeypatch, tmp_p
     assert not list(tmp_path.iterdir())
     model.generate(ids, max_new_tokens=5, custom_generate=zerodraft.speculate())
     assert list(tmp_path.iterdir())
+
+
+def test_what_is_remembered_is_drafted_in_later_calls_of_its_namespace_only():
+    model, ids = _fresh(), support.prompt(1, 14)
+    memory = zerodraft.DraftMemory(max_tokens=10_000)
+    zerodraft.attach(model, zerodraft.Drafter(memory=memory))
+    forwards = []
+    for namespace, remember in (("a", True), ("a", False), ("b", False), (None, False)):
+        output = model.generate(ids, max_new_tokens=60, namespace=namespace, remember=remember)
+        assert torch.equal(output, support.plain(model, ids, max_new_tokens=60))
+        forwards.append(model.generate.stats.num_decode_forwards)
+    assert forwards[1] < forwards[0]
+    assert model.generate.stats.accepted_by_source["memory"] == 0
+    assert forwards[2] == forwards[3] == forwards[0]

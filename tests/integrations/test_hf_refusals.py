@@ -176,6 +176,9 @@ def test_what_an_encoder_decoder_model_cannot_have():
         ({"prediction_ids": [[1, 2], [3]]}, "one per row"),
         ({"prediction_ids": torch.tensor([1.5])}, "float"),
         ({"seeds": [1, 2]}, "expected 1, got 2"),
+        ({"remember": True}, "with a memory"),
+        ({"remember": "all"}, "got 'all'"),
+        ({"namespace": 7}, "namespace"),
     ],
 )
 def test_own_arguments(extra, named):
