@@ -17,10 +17,12 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 from zerodraft.integrations.hf.decode import Request, SessionMaker, decode
 from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
 from zerodraft.integrations.hf.support import check_model, refuse
+from zerodraft.lookup.beside import Beside
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.stats import GenerationStats
 
 if TYPE_CHECKING:
+    from zerodraft.lookup.lookahead import Lookahead
     from zerodraft.lookup.policy import DraftPolicy
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -35,6 +37,7 @@ def attach(
     drafter: SessionMaker | None = None,
     *,
     policy: DraftPolicy | None = None,
+    lookahead: Lookahead | None = None,
     tie_guard: str = "off",
     compile: str = "off",
 ) -> Model:
@@ -51,6 +54,8 @@ def attach(
         drafter: where drafts come from; by default a ``Drafter`` over prompt, prediction and output.
         policy: how much that default drafter drafts; not together with ``drafter``. Where a policy's cost is "auto" the
             model's forwards are timed here once (seconds) and kept in the user's cache; small models are not timed.
+        lookahead: a ``Lookahead`` beside the drafter: its guesses join the drafts, its window where none is sure. A
+            ``Lookahead`` as ``drafter`` works alone.
         tie_guard: "off"; "report" counts near-ties whose choice could turn with a forward's width; "on" decides them
             by narrow forwards.
         compile: "off"; "auto" compiles forwards of a few fixed widths where the model is on CUDA; "buckets" only fills
@@ -63,7 +68,7 @@ def attach(
         Unsupported: (a ValueError) a model that cannot be decoded exactly, named by its class.
     """
     check_model(model)
-    settings = _Settings(drafter, policy, tie_guard, compile)
+    settings = _Settings(drafter, policy, tie_guard, compile, lookahead)
     settings.price(model)
     detach(model)
     inner = vars(model).get("generate")
@@ -86,6 +91,7 @@ def speculate(
     drafter: SessionMaker | None = None,
     *,
     policy: DraftPolicy | None = None,
+    lookahead: Lookahead | None = None,
     tie_guard: str = "off",
     compile: str = "off",
     streamer: Any = None,
@@ -99,7 +105,7 @@ def speculate(
     given here. After a call ``.stats`` are the calling thread's; ``on_finish`` gets them too.
 
     Args:
-        drafter, policy, tie_guard, compile: as in ``attach``.
+        drafter, policy, lookahead, tie_guard, compile: as in ``attach``.
         streamer: gets the prompt, every token, and the end.
         tokenizer, stop_strings: end the text where one of the strings is complete; they need each other.
         on_finish: called with the statistics when a call is done.
@@ -107,14 +113,19 @@ def speculate(
     if (stop_strings is None) != (tokenizer is None):
         raise ValueError("stop_strings and tokenizer need each other: give both or neither")
     criteria = [] if stop_strings is None else [StopStringCriteria(tokenizer, stop_strings)]
-    return Speculation(_Settings(drafter, policy, tie_guard, compile), streamer, criteria, on_finish)
+    return Speculation(_Settings(drafter, policy, tie_guard, compile, lookahead), streamer, criteria, on_finish)
 
 
 class _Settings:
     """What attach and speculate share: the drafter, the guard, how forwards are compiled."""
 
     def __init__(
-        self, drafter: SessionMaker | None, policy: DraftPolicy | None, tie_guard: str, compile: str = "off"
+        self,
+        drafter: SessionMaker | None,
+        policy: DraftPolicy | None,
+        tie_guard: str,
+        compile: str = "off",
+        lookahead: Lookahead | None = None,
     ) -> None:
         if tie_guard not in _TIE_GUARDS:
             raise ValueError(f"tie_guard must be one of {_TIE_GUARDS}, got {tie_guard!r}")
@@ -124,10 +135,17 @@ class _Settings:
             raise ValueError("give a drafter or a policy, not both: Drafter(policy=...) takes the policy")
         if drafter is None:
             drafter = Drafter() if policy is None else Drafter(policy=policy)
-        self.drafter = drafter
+        self.drafter, self._lookahead = drafter, lookahead
+        if lookahead is not None:
+            Beside(drafter, lookahead)  # refuses what is none, before the model is touched
         self.tie_guard, self.compile = tie_guard, compile
         self._lock = threading.Lock()
         self._is_priced = False
+
+    @property
+    def maker(self) -> SessionMaker:
+        """Where sessions come from: the drafter, with the lookahead beside it if there is one."""
+        return self.drafter if self._lookahead is None else Beside(self.drafter, self._lookahead)
 
     def price(self, model: PreTrainedModel) -> None:
         """Replace a policy's cost "auto" by this model's measured curve, once, where the model is worth measuring."""
@@ -196,7 +214,7 @@ class Speculation:
             logits_processor,
             stopping_criteria,
             generation_config,
-            self._settings.drafter,
+            self._settings.maker,
             request,
             stats,
             model_kwargs,
