@@ -24,7 +24,7 @@ from zerodraft.lookup.suffix_tree import SuffixTree
 
 def draft():
     tree = SuffixTree([1, 2, 3, 1, 2])
-    session = Drafter().begin([1, 2, 3, 1, 2])
+    session = Drafter(suffix_tree=True).begin([1, 2, 3, 1, 2])
     assert tree.propose(2).token_ids.tolist() == [3, 1], tree.propose(2)
     assert tree.propose(2, max_branches=2).token_ids.tolist() == [3, 1]
     assert session.propose(2).token_ids.tolist() == [3, 1]
@@ -106,7 +106,7 @@ def copy_of_package(folder: Path) -> Path:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package, this checkout's compiled kernels with it; those that it lacks are compiled here."""
     folder = copy_of_package(tmp_path_factory.mktemp("site"))
-    run(folder, USE)
+    run(folder, USE + "num_compiled()")
     return folder
 
 
