@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import CompileConfig, PreTrainedModel
 
+_MAX_GRAPHS = 128
 COMPILE_OPTIONS = ("off", "auto", "buckets")
 
 
@@ -28,4 +29,8 @@ def fixed_shapes(model: PreTrainedModel, compile: str) -> tuple[bool, Callable[.
         return True, model
     if compile == "off" or model.device.type != "cuda":
         return False, model
+    from torch._dynamo import config  # takes seconds to import
+
+    # One graph per width and capacity: beyond the limit torch would go on uncompiled without a word.
+    config.recompile_limit = max(config.recompile_limit, _MAX_GRAPHS)
     return True, model.get_compiled_call(CompileConfig(mode="reduce-overhead", dynamic=False))

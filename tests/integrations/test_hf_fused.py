@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from support import adversary, bushy, noise, oracle, ours, plain, prompt, silent, tiny
+from support import Scripted, adversary, bushy, noise, oracle, ours, plain, prompt, silent, tiny
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from zerodraft.integrations.hf import decode, fused
+from zerodraft.lookup.draft import Draft
 
 
 @pytest.fixture
@@ -66,7 +67,16 @@ def test_outcomes_are_those_of_the_lazy_walk(calls: list[bool], monkeypatch: pyt
         outcomes = [(o.path, o.new_ids, o.stop) for _, o in drafter.log]
         return [got.tolist(), outcomes, stats.num_accepted_tokens, stats.num_decode_forwards]
 
-    for make in (lambda: oracle(free[0], 4), lambda: adversary(free[0]), lambda: bushy(free[0]), silent):
+    def window_only() -> Any:
+        return Scripted(lambda at, most, deep: Draft.tree([6], [-1], verify=[False]))
+
+    for make in (
+        lambda: oracle(free[0], 4),
+        lambda: adversary(free[0]),
+        lambda: bushy(free[0], windows=True),
+        silent,
+        window_only,
+    ):
         assert log(make, True) == log(make, False)
     assert {True, False} == set(calls)
 

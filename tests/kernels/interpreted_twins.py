@@ -269,6 +269,16 @@ def test_commit_moves_what_the_torch_path_moves(data: st.DataObject) -> None:
         assert (whole[-32:] == 7).all()
 
 
+def test_commit_of_more_entries_than_a_chunk() -> None:
+    """Every chunk's targets overlap what it and later ones read."""
+    places = [0, 1, *range(3, 60)]
+    buffer = torch.randn(1, 2, 70, 5)
+    want = buffer.clone()
+    want[0, :, 4 : 4 + len(places)] = buffer[0][:, [4 + place for place in places]]
+    kv_cache_triton.commit([buffer], torch.tensor([[4, len(places), *places]], dtype=torch.int32))
+    assert torch.equal(buffer, want)
+
+
 def test_what_the_cache_kernels_do_not_take_is_refused_by_name() -> None:
     keys, new, starts = torch.zeros(2, 3, 10, 4), torch.zeros(2, 3, 5, 4), torch.zeros(2, dtype=torch.int32)
     append, commit = kv_cache_triton.append, kv_cache_triton.commit
