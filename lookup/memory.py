@@ -319,7 +319,7 @@ class DraftMemory:
             for segment in segments:
                 at = -1 if pointer is None or segment is not pointer.segment else pointer.position
                 try:
-                    position, match, distance = segment.find(context, self.min_match_len, MAX_MATCH, pointer=at)
+                    position, match, distance = segment.find(context, self.min_match_len, MAX_MATCH, at)
                 except MemoryFileError:
                     self._shelf.discard(segment)
                     raise

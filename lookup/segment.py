@@ -13,7 +13,7 @@ from zerodraft.lookup.draft import MEMORY, IntArray
 from zerodraft.lookup.ngram_index import NgramIndex
 
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
-SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
+SEARCH_LIMIT = 8  # and this many of the newest occurrences in each hash chain; 32 found no better ones in replays
 
 
 class Blocks(Protocol):
@@ -142,9 +142,7 @@ class Segment:
         twin.first_live = self.first_live
         return twin
 
-    def find(
-        self, context: IntArray, min_len: int, max_len: int, *, pointer: int = -1, limit: int = SEARCH_LIMIT
-    ) -> tuple[int, int, int]:
+    def find(self, context: IntArray, min_len: int, max_len: int, pointer: int = -1) -> tuple[int, int, int]:
         """Where the end of ``context`` occurred: (position, match length, distance from the pointer), or (-1, 0, 0).
 
         See ``find_stored`` for which one.
@@ -164,7 +162,7 @@ class Segment:
                 self.floor,
                 pointer,
                 SEARCH_WINDOW,
-                limit,
+                SEARCH_LIMIT,
                 min_len,
                 max_len,
                 blocks.checked,

@@ -17,6 +17,8 @@ from zerodraft.lookup.policy import DraftPolicy, Tables, priors
 from zerodraft.lookup.segment_file import MemoryFileError
 
 MIN_PHRASE_PROB: Final = 0.05
+SURE: Final = 0.98  # where the session's own draft is that sure of its first token nobody else is asked
+_SURE_BITS: Final = int(np.float32(SURE).view(np.int32))
 _OF_MEMORY, _OF_PHRASES = range(2)
 _log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ class SharedSources:
     What either proposes is believed as the policy believes a copy with the same match length, and the belief in each of
     the two follows what came, within the session. Their nodes join the session's own draft: the same token in the same
     place is one node; where they differ, the more confident source comes first and the other shares what is left over.
+    Neither is asked where the session is nearly sure of its own first token: that costs more than it brings.
     Then the whole is cut to the nodes that pay under the cost curve, and to the budget.
     """
 
@@ -67,17 +70,15 @@ class SharedSources:
             (block, number of nodes).
         """
         self._chains = []
+        if num_own and own.item(core.ROW_PROB, 0) >= _SURE_BITS:
+            return own, num_own
         drafts = self._drafts(context, min(room, max_depth), tables, policy)
         if not drafts:
             return own, num_own
         if num_own:
             drafts.append((own, num_own))
-        drafts.sort(key=_confidence, reverse=True)
-        capacity = sum(n for _, n in drafts)
-        block, place = np.empty((len(BLOCK_ROWS), capacity), np.int32), np.empty(capacity, np.int64)
-        ends, total = np.empty(len(drafts), np.int64), 0
-        for i, (draft, n) in enumerate(drafts):
-            ends[i] = total = core.insert(block, total, draft, n, place)
+        block, ends = _joined(drafts)
+        total = int(ends[-1])
         out = np.empty((len(BLOCK_ROWS), min(room, total)), np.int32)
         pays = policy.length_factor is None
         costs = tables.costs if pays else np.zeros(out.shape[1] + 2)
@@ -138,10 +139,24 @@ class SharedSources:
             return self._remembered(context, room)
 
 
+def _joined(drafts: list[tuple[IntArray, int]]) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """All drafts as one, the most confident first, and where the nodes that each added end."""
+    if len(drafts) == 1:
+        return drafts[0][0], np.array([drafts[0][1]])
+    drafts.sort(key=_confidence, reverse=True)
+    capacity = sum(n for _, n in drafts)
+    block, place = np.empty((len(BLOCK_ROWS), capacity), np.int32), np.empty(capacity, np.int64)
+    ends, total = np.empty(len(drafts), np.int64), 0
+    for i, (draft, n) in enumerate(drafts):
+        ends[i] = total = core.insert(block, total, draft, n, place)
+    return block, ends
+
+
 def _longest(policy: DraftPolicy, match: int, room: int) -> int:
     return room if policy.length_factor is None else policy.draft_length(match, room)
 
 
-def _confidence(draft: tuple[IntArray, int]) -> float:
-    probs: npt.NDArray[np.float32] = draft[0][core.ROW_PROB].view(np.float32)
-    return float(probs[0])
+def _confidence(draft: tuple[IntArray, int]) -> int:
+    """Probability of the first node, as the bits of a float32: they order like it, and cost less to read."""
+    bits: int = draft[0].item(core.ROW_PROB, 0)
+    return bits

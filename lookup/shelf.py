@@ -38,8 +38,8 @@ class Shelf:
 
     @property
     def max_segment_tokens(self) -> int:
-        """Segments are sealed at this length, so that what was dropped frees its bytes soon."""
-        return max(64, self.max_tokens // 8)
+        """Segments are sealed at this length: few to search, yet what was dropped frees its bytes before long."""
+        return max(64, self.max_tokens // 4)
 
     def of(self, namespace: Namespace) -> list[Segment]:
         """The segments of a namespace, oldest first; not to be changed."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from zerodraft.lookup import _ngram_core as core
+from zerodraft.lookup import segment as segment_module
 from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.memory import DraftMemory
 from zerodraft.lookup.segment import Segment
@@ -32,6 +33,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 6), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
     def start(self, max_tokens, min_len, min_prob):
         self.directory = Path(tempfile.mkdtemp())
+        self.limit, segment_module.SEARCH_LIMIT = segment_module.SEARCH_LIMIT, 10**6  # the oracle looks at everything
         self.options = {"max_tokens": max_tokens, "min_match_len": min_len, "min_prob": min_prob}
         self.memory = DraftMemory(**self.options)
         self.model = reference.Memory(max_tokens, min_len, min_prob)
@@ -100,6 +102,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "directory"):
+            segment_module.SEARCH_LIMIT = self.limit
             shutil.rmtree(self.directory)
 
 
