@@ -754,3 +754,18 @@ def lookahead_step(target, context: list[int], levels: list[list[int]]) -> list[
         seen = context + levels[0][1 : column + 1] + tower
         grams.append((levels[0][column], *tower, target(seen)))
     return grams
+
+
+# ---- theory: the published formulas, by the sum over what can happen --------------------------------------------------
+
+
+def expected_tokens_by_cases(alpha, gamma):
+    """Sum over the number of accepted tokens k: k are accepted and the next one is not, or all of them are."""
+    total = sum((k + 1) * alpha**k * (1 - alpha) for k in range(gamma))
+    return total + (gamma + 1) * alpha**gamma
+
+
+def best_gamma_by_trial(alpha, cost, most):
+    """The smallest of the best values of gamma, by trying them all."""
+    speeds = [expected_tokens_by_cases(alpha, gamma) / (gamma * cost + 1) for gamma in range(most + 1)]
+    return speeds.index(max(speeds))
