@@ -89,7 +89,8 @@ def remove_unlisted(directory: Path, entries: list[Entry]) -> None:
     listed = {entry.name for entry in entries}
     for path in directory.iterdir():
         if path.name not in listed and _NAME.fullmatch(path.name.removesuffix(".partial")):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # Windows: still mapped by somebody; a later save removes it
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from zerodraft.lookup.manifest import (
     write_manifest,
 )
 from zerodraft.lookup.segment import Segment
-from zerodraft.lookup.segment_file import MemoryFileError, open_segment, write_segment
+from zerodraft.lookup.segment_file import MAX_NAMESPACE, MemoryFileError, open_segment, write_segment
 from zerodraft.lookup.shelf import Shelf
 
 MAX_MATCH: Final = 512  # matches are measured up to this many tokens
@@ -380,6 +380,10 @@ class DraftMemory:
     def _show(self, listed: list[Segment], stamp: tuple[int, int, int] | None, replaced: list[Segment]) -> None:
         """Draft from the listed segments and from those in memory that are not among them yet."""
         with self._lock:
+            for segment in listed:  # what was evicted while the files were read stays evicted
+                before = self._listed.get(segment.name or "")
+                if before is not None:
+                    segment.first_live = max(segment.first_live, before.first_live)
             shelf = Shelf(self.max_tokens)
             unsaved = [segment for segment in self._shelf if segment.name in (None, "") and segment not in replaced]
             for segment in (*listed, *unsaved):
@@ -443,9 +447,17 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def check_namespace(namespace: object) -> None:
-    """Raise a ValueError unless this can be a namespace."""
-    if namespace is not None and not isinstance(namespace, str):
+    """Raise a ValueError unless this can be a namespace: None, or text that UTF-8 can hold in 65,535 bytes."""
+    if namespace is None:
+        return
+    if not isinstance(namespace, str):
         raise ValueError(f"namespace must be a string or None, got {namespace!r}")
+    try:
+        size = len(namespace.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"namespace must be text that UTF-8 can hold, got {namespace!r}") from None
+    if size >= MAX_NAMESPACE:
+        raise ValueError(f"namespace must be shorter than {MAX_NAMESPACE} bytes, got {size}")
 
 
 def _int_in(name: str, value: int, low: int, high: int) -> int:

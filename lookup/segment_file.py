@@ -24,7 +24,7 @@ BLOCK_BYTES: Final = 1 << 16
 _HEADER: Final = struct.Struct("<8sIIQQQQQQIII")
 _NO_NAMESPACE: Final = 0xFFFFFFFF
 _MAX_LENGTH: Final = 2**31 - 1
-_MAX_NAMESPACE: Final = 1 << 16
+MAX_NAMESPACE: Final = 1 << 16
 
 
 class MemoryFileError(RuntimeError):
@@ -133,7 +133,7 @@ def _parse(path: Path, mapped: memoryview) -> Segment:
         and 0 < num_texts < length <= _MAX_LENGTH
         and _is_table(slots_1, used_1)
         and _is_table(slots_n, used_n)
-        and (name_bytes == _NO_NAMESPACE or name_bytes <= _MAX_NAMESPACE)
+        and (name_bytes == _NO_NAMESPACE or name_bytes < MAX_NAMESPACE)
     )
     offsets, num_blocks = _layout(length, num_texts, slots_1, slots_n) if possible else ([0], 0)
     expected = _header_bytes(0 if name_bytes == _NO_NAMESPACE else name_bytes, num_blocks)

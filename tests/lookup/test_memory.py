@@ -510,3 +510,31 @@ def test_nearness_to_the_copy_counts_in_a_session():
         session.commit(draft, Outcome(path=path if agreed else (), new_ids=tuple(new), stop="full"))
     assert session.propose(64).token_ids.tolist()[0] == 70
     assert memory.propose([8, 9], 1).token_ids.tolist() == [80]
+
+
+@pytest.mark.parametrize("bad", [3, b"a", "\ud800", "x" * 70_000])
+def test_impossible_namespaces_are_refused(bad):
+    memory = DraftMemory()
+    for call in (lambda: memory.add([1], bad), lambda: memory.propose([1], 1, bad), lambda: memory.clear(bad)):
+        with pytest.raises(ValueError, match="namespace"):
+            call()
+
+
+def test_what_is_evicted_while_files_are_read_stays_evicted(saved, monkeypatch):
+    memory = DraftMemory.load(saved)
+    other = DraftMemory.load(saved)
+    other.add(text_of(50))
+    other.save()
+    read = memory._open_listed
+
+    def read_slowly(directory):
+        segments = read(directory)
+        memory.evict(40 * 300)
+        return segments
+
+    monkeypatch.setattr(memory, "_open_listed", read_slowly)
+    assert memory.refresh()
+    assert memory.num_tokens == 300 * (1 + len([s for s in range(1, 40, 2) if continues(memory, s, None)]))
+    assert not any(continues(memory, seed, "even") for seed in range(0, 40, 2))
+    assert continues(memory, 50, None)
+    memory.check_integrity()

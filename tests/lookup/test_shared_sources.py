@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -247,3 +248,33 @@ def test_a_batch_is_its_rows():
     with pytest.raises(ValueError, match="one per session"):
         drafter.propose_batch(sessions, [1, 2])
     assert drafter.propose_batch([], 4) == []
+
+
+def test_threads_share_a_drafter():
+    drafter = Drafter(policy=FREE, memory=DraftMemory(5_000), phrases=PhraseBook([list(range(900, 920))]))
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            rng = np.random.default_rng(number)
+            for _ in range(40):
+                session = drafter.begin(rng.integers(0, 30, 50), namespace=str(number % 2))
+                for _ in range(10):
+                    draft = session.propose(16)
+                    draft.check()
+                    new = (*draft.token_ids[:1].tolist(), int(rng.integers(0, 30)))
+                    path = (0,) if len(draft) else ()
+                    session.commit(draft, Outcome(path=path, new_ids=new, stop="rejected"))
+                session.index.check_integrity()
+                session.finish("both")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    drafter.memory.check_integrity()
+    assert 4_000 < drafter.memory.num_tokens <= 5_000
