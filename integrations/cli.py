@@ -5,19 +5,31 @@ Only typer is imported here; torch and transformers come with the first command 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from zerodraft.integrations.compare import Comparison
-    from zerodraft.integrations.models import LoadedModel
-    from zerodraft.lookup.stats import GenerationStats
+from zerodraft.integrations.commands.theory import theory
+from zerodraft.integrations.terminal import (  # print_table: also for the demo
+    Compare,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Seed,
+    Temperature,
+    TopP,
+    load,
+    one_line_errors,
+    print_json,
+    status,
+    summary,
+    talk,
+    write_out,
+)
 
 app = typer.Typer(
     name="zerodraft",
@@ -26,15 +38,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Model = Annotated[str, typer.Option(help="Folder, hub id, or 'demo': a small model that is fetched once.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is float32 on a CPU.")]
-Device = Annotated[str, typer.Option(help="A torch device; auto takes the accelerator where there is one.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
-TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a temperature.")]
-Seed = Annotated[int | None, typer.Option(help="Seed for sampling.", show_default="none")]
-Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -72,15 +75,15 @@ def edit(
     """Let a model edit a file, and print the change as a unified diff."""
     from zerodraft.integrations.source_file import SourceFile, write_atomically
 
-    with _one_line_errors():
+    with one_line_errors():
         _check(temperature, top_p, max_new_tokens)
         source = SourceFile.read(file)
         if not source.text.strip():
             raise ValueError(f"there is nothing to edit: {file} is empty")
-        loaded = _load(model, dtype, device)
+        loaded = load(model, dtype, device)
         from zerodraft.integrations.editing import edit_text
 
-        with _status("writing") as streamer:
+        with status("writing") as streamer:
             result = edit_text(
                 loaded.model,
                 loaded.tokenizer,
@@ -100,10 +103,10 @@ def edit(
             source.replace(result.text)
         diff = source.diff(result.text)
         if as_json:
-            _print_json(loaded, result.stats, result.comparison, file=str(file), text=result.text, diff=diff)
+            print_json(loaded, result.stats, result.comparison, file=str(file), text=result.text, diff=diff)
         else:
             _print_diff(diff)
-        _summary(result.stats, result.comparison, "" if diff else "nothing changed; ")
+        summary(result.stats, result.comparison, "" if diff else "nothing changed; ")
 
 
 @app.command()
@@ -125,10 +128,10 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Let a model answer a prompt, and stream the text."""
-    with _one_line_errors():
+    with one_line_errors():
         _check(temperature, top_p, max_new_tokens)
         message = _read_prompt(prompt, file)
-        loaded = _load(model, dtype, device)
+        loaded = load(model, dtype, device)
         from zerodraft.integrations.generating import generate_text
         from zerodraft.integrations.streaming import TextStream
 
@@ -141,14 +144,14 @@ def generate(
             top_p=top_p,
             seed=seed,
             raw=raw,
-            streamer=None if as_json else TextStream(loaded.tokenizer, _write),
+            streamer=None if as_json else TextStream(loaded.tokenizer, write_out),
             compare=compare,
         )
         if as_json:
-            _print_json(loaded, result.stats, result.comparison, text=result.text, hit_limit=result.hit_limit)
+            print_json(loaded, result.stats, result.comparison, text=result.text, hit_limit=result.hit_limit)
         else:
-            _write("\n")
-        _summary(result.stats, result.comparison, "stopped at --max-new-tokens; " if result.hit_limit else "")
+            write_out("\n")
+        summary(result.stats, result.comparison, "stopped at --max-new-tokens; " if result.hit_limit else "")
 
 
 @app.command()
@@ -176,7 +179,7 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Find out from recorded texts, without a model, what drafting would bring."""
-    with _one_line_errors():
+    with one_line_errors():
         from zerodraft.integrations.replaying import replay_traces
         from zerodraft.lookup.policy import DraftPolicy
 
@@ -184,8 +187,8 @@ def replay(
         policy = DraftPolicy(cost=cost, max_draft_tokens=max_draft_tokens, max_branches=max_branches)
         report = replay_traces(traces, tokenizer=tokenizer, policy=policy, skip_bad=skip_bad)
         for line in report.bad_lines:
-            _talk(f"left out {line}")
-        _write(json.dumps(report.as_dict(), indent=2) + "\n" if as_json else report.as_text())
+            talk(f"left out {line}")
+        write_out(json.dumps(report.as_dict(), indent=2) + "\n" if as_json else report.as_text())
 
 
 def _curve(given: str | None, measure: str | None, dtype: str, device: str) -> Any:
@@ -193,7 +196,7 @@ def _curve(given: str | None, measure: str | None, dtype: str, device: str) -> A
     if given is not None and measure is not None:
         raise ValueError("give --curve or --measure, not both")
     if measure is not None:
-        loaded = _load(measure, dtype, device)
+        loaded = load(measure, dtype, device)
         from zerodraft.integrations.cost_measure import measured_curve
 
         return measured_curve(loaded.model)
@@ -228,121 +231,12 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     return prompt
 
 
-def _load(name: str, dtype: str, device: str) -> LoadedModel:
-    """Load the model, and the lookup kernels with it; they are compiled once per machine."""
-    from zerodraft.integrations.models import load_model
-    from zerodraft.integrations.weights import progress_bar
-    from zerodraft.lookup.warm_up import warm_up
-
-    with progress_bar() as progress:
-        loaded = load_model(name, dtype=dtype, device=device, say=_talk, progress=progress)
-    if (seconds := warm_up()) > 2.0:
-        _talk(f"compiled the lookup kernels in {seconds:.0f} s (once per machine)")
-    return loaded
-
-
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turn what the user can do something about into one line on stderr and exit status 1."""
-    try:
-        yield
-    except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        _talk(line)
-        raise typer.Exit(1) from error
-
-
-@contextlib.contextmanager
-def _status(what: str) -> Iterator[Any]:
-    """Show a count of tokens on a terminal while they come in; yield the streamer that counts them."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status(what) as status:
-        yield _Counter(lambda count: status.update(f"{what}: {count} tokens"))
-
-
-class _Counter:
-    """A streamer that only counts."""
-
-    def __init__(self, tell: Any) -> None:
-        self._tell, self._count = tell, -1  # the first put is the prompt
-
-    def put(self, ids: Any) -> None:
-        self._count = 0 if self._count < 0 else self._count + int(ids.numel())
-        self._tell(self._count)
-
-    def end(self) -> None:
-        """Nothing was held back."""
-
-
-def _summary(stats: GenerationStats, comparison: Comparison | None, first: str) -> None:
-    if comparison is not None:
-        print_table(comparison)
-    pace = stats.num_emitted_tokens / stats.total_seconds if stats.total_seconds else 0.0
-    _talk(
-        f"{first}{stats.num_emitted_tokens} tokens in {stats.total_seconds:.1f} s ({pace:.1f} per second), "
-        f"{stats.tokens_per_forward:.1f} tokens per forward"
-        + (f"; {stats.stand_down_reason}" if stats.stand_down_reason else "")
-    )
-
-
-def print_table(comparison: Comparison) -> None:
-    """Print the ways of decoding side by side on stderr."""
-    from rich.console import Console
-    from rich.table import Table
-
-    def maybe(value: float | None, form: str) -> str:
-        return "-" if value is None else format(value, form)
-
-    table = Table()
-    for head in ("decoding", "tokens/s", "speed-up", "forwards", "tokens/forward", "acceptance", "lookup µs/token"):
-        table.add_column(head, justify="left" if head == "decoding" else "right")
-    table.add_column("text")
-    for way in comparison.ways:
-        table.add_row(
-            way.name,
-            f"{way.tokens_per_second:.1f}",
-            f"{comparison.speedup(way.name):.2f}x",
-            str(way.num_forwards),
-            f"{way.tokens_per_forward:.2f}",
-            maybe(way.acceptance, ".0%"),
-            maybe(way.lookup_us_per_token, ".1f"),
-            comparison.verdict(way.name),
-        )
-    console = Console(stderr=True)
-    console.print(table) if console.is_terminal else Console(stderr=True, width=140).print(table)
-
-
-def _print_json(loaded: LoadedModel, stats: GenerationStats, comparison: Comparison | None, **values: Any) -> None:
-    compared = None if comparison is None else comparison.as_dict()
-    document = values | {"model": loaded.origin, "stats": stats.as_dict(), "compare": compared}
-    _write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
-
-
 def _print_diff(diff: str) -> None:
     colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
     if sys.stdout.isatty():
         lines = diff.split("\n")
         diff = "\n".join(typer.style(line, fg=colours[line[0]]) if line[:1] in colours else line for line in lines)
-    _write(diff)
+    write_out(diff)
 
 
-def _write(text: str) -> None:
-    """Write to stdout byte for byte: line ends are not translated, whatever the platform."""
-    sys.stdout.flush()
-    buffer = getattr(sys.stdout, "buffer", None)
-    if buffer is None:
-        sys.stdout.write(text)
-    else:
-        buffer.write(text.encode("utf-8"))
-    sys.stdout.flush()
-
-
-def _talk(line: str) -> None:
-    typer.echo(f"zerodraft: {line}", err=True)
+app.command()(theory)

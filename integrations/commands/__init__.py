@@ -1,0 +1,1 @@
+"""Commands of the command line, one a file; ``cli.py`` names them."""

@@ -1,0 +1,140 @@
+"""What the commands share: the result goes to stdout, talk to stderr, what a user can mend is one line.
+
+Only typer is imported here; torch, transformers and rich come with the first command that needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from zerodraft.integrations.compare import Comparison
+    from zerodraft.integrations.models import LoadedModel
+    from zerodraft.lookup.stats import GenerationStats
+
+Model = Annotated[str, typer.Option(help="Folder, hub id, or 'demo': a small model that is fetched once.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is float32 on a CPU.")]
+Device = Annotated[str, typer.Option(help="A torch device; auto takes the accelerator where there is one.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
+TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a temperature.")]
+Seed = Annotated[int | None, typer.Option(help="Seed for sampling.", show_default="none")]
+Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
+
+
+def load(name: str, dtype: str, device: str) -> LoadedModel:
+    """Load the model, and the lookup kernels with it; they are compiled once per machine."""
+    from zerodraft.integrations.models import load_model
+    from zerodraft.integrations.weights import progress_bar
+    from zerodraft.lookup.warm_up import warm_up
+
+    with progress_bar() as progress:
+        loaded = load_model(name, dtype=dtype, device=device, say=talk, progress=progress)
+    if (seconds := warm_up()) > 2.0:
+        talk(f"compiled the lookup kernels in {seconds:.0f} s (once per machine)")
+    return loaded
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what the user can do something about into one line on stderr and exit status 1."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        talk(line)
+        raise typer.Exit(1) from error
+
+
+@contextlib.contextmanager
+def status(what: str) -> Iterator[Any]:
+    """Show a count of tokens on a terminal while they come in; yield the streamer that counts them."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status(what) as shown:
+        yield _Counter(lambda count: shown.update(f"{what}: {count} tokens"))
+
+
+class _Counter:
+    """A streamer that only counts."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell, self._count = tell, -1  # the first put is the prompt
+
+    def put(self, ids: Any) -> None:
+        self._count = 0 if self._count < 0 else self._count + int(ids.numel())
+        self._tell(self._count)
+
+    def end(self) -> None:
+        """Nothing was held back."""
+
+
+def summary(stats: GenerationStats, comparison: Comparison | None, first: str) -> None:
+    if comparison is not None:
+        print_table(comparison)
+    pace = stats.num_emitted_tokens / stats.total_seconds if stats.total_seconds else 0.0
+    talk(
+        f"{first}{stats.num_emitted_tokens} tokens in {stats.total_seconds:.1f} s ({pace:.1f} per second), "
+        f"{stats.tokens_per_forward:.1f} tokens per forward"
+        + (f"; {stats.stand_down_reason}" if stats.stand_down_reason else "")
+    )
+
+
+def print_table(comparison: Comparison) -> None:
+    """Print the ways of decoding side by side on stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
+    def maybe(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    table = Table()
+    for head in ("decoding", "tokens/s", "speed-up", "forwards", "tokens/forward", "acceptance", "lookup µs/token"):
+        table.add_column(head, justify="left" if head == "decoding" else "right")
+    table.add_column("text")
+    for way in comparison.ways:
+        table.add_row(
+            way.name,
+            f"{way.tokens_per_second:.1f}",
+            f"{comparison.speedup(way.name):.2f}x",
+            str(way.num_forwards),
+            f"{way.tokens_per_forward:.2f}",
+            maybe(way.acceptance, ".0%"),
+            maybe(way.lookup_us_per_token, ".1f"),
+            comparison.verdict(way.name),
+        )
+    console = Console(stderr=True)
+    console.print(table) if console.is_terminal else Console(stderr=True, width=140).print(table)
+
+
+def print_json(loaded: LoadedModel, stats: GenerationStats, comparison: Comparison | None, **values: Any) -> None:
+    compared = None if comparison is None else comparison.as_dict()
+    document = values | {"model": loaded.origin, "stats": stats.as_dict(), "compare": compared}
+    write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def write_out(text: str) -> None:
+    """Write to stdout byte for byte: line ends are not translated, whatever the platform."""
+    sys.stdout.flush()
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:
+        sys.stdout.write(text)
+    else:
+        buffer.write(text.encode("utf-8"))
+    sys.stdout.flush()
+
+
+def talk(line: str) -> None:
+    typer.echo(f"zerodraft: {line}", err=True)
