@@ -164,7 +164,7 @@ def replay(
         str | None,
         typer.Option(
             help="Cost curve for drafting and speed-up: FILE:NAME, from a JSON file of named curves.",
-            show_default="27 more positions cost as much as one forward",
+            show_default="25 more positions cost as much as one forward",
         ),
     ] = None,
     measure: Annotated[
