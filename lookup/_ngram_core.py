@@ -115,6 +115,14 @@ def extend(
     return done
 
 
+@kernel(types.int64(READ_I32, types.int64, I32, I32_2D, I32, I32, I64), nogil=True)
+def extend_bulk(
+    ids: Ints, start: int, tokens: Ints, links: Ints, heads_1: Ints, heads_n: Ints, meta: npt.NDArray[np.int64]
+) -> int:
+    """``extend`` without the GIL, for long texts: other threads go on while a prompt is indexed."""
+    return extend(ids, start, tokens, links, heads_1, heads_n, meta)
+
+
 @kernel(types.void(READ_I32, types.boolean, READ_I32, I32))
 def rehash(tokens: Ints, is_n: bool, old: Ints, new: Ints) -> None:
     """Move every head of ``old`` into the larger, empty table ``new``."""

@@ -27,6 +27,7 @@ from zerodraft.lookup.manifest import (
     sync_directory,
     write_manifest,
 )
+from zerodraft.lookup.ngram_index import BULK
 from zerodraft.lookup.segment import Segment
 from zerodraft.lookup.segment_file import MAX_NAMESPACE, MemoryFileError, open_segment, write_segment
 from zerodraft.lookup.shelf import Shelf
@@ -158,10 +159,16 @@ class DraftMemory:
         """
         tokens = as_token_ids(ids)
         check_namespace(namespace)
-        if len(tokens):
-            with self._lock:
-                self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
+        if len(tokens) == 0:
+            return
+        built = _built(tokens[-self.max_tokens :], namespace) if len(tokens) >= BULK else None
+        with self._lock:
+            self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
+            if built is None:
                 self._shelf.add(tokens, namespace, self._last_stamp)
+            else:
+                built.stamps = [self._last_stamp]
+                self._shelf.append(built)
 
     def preload(
         self,
@@ -391,6 +398,13 @@ class DraftMemory:
             self._shelf = shelf
             self._listed = {segment.name: segment for segment in listed if segment.name}
             self._manifest_stamp = stamp
+
+
+def _built(tokens: IntArray, namespace: str | None) -> Segment:
+    """A long text as a segment of its own, so that nobody waits for the lock while it is indexed."""
+    segment = Segment(namespace)
+    segment.add(tokens, 0)
+    return segment
 
 
 def _list(directory: Path, shelf: Shelf) -> None:

@@ -12,6 +12,7 @@ from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup.draft import IntArray, as_token_ids
 
 _MAX_LENGTH: Final = 2**31 - 2**20  # positions are int32
+BULK: Final = 1 << 15  # from here on a text is indexed without the GIL; getting it back can take milliseconds
 _FIRST_CAPACITY: Final = 256
 _FIRST_SLOTS: Final = 256
 _BARRIER: Final = np.array([core.BARRIER], np.int32)
@@ -130,9 +131,9 @@ class NgramIndex:
         assert faults == 0, f"{faults} contradictions in the n-gram index"
 
     def _append(self, ids: IntArray) -> None:
-        done = 0
+        done, extend = 0, core.extend if len(ids) < BULK else core.extend_bulk
         while True:
-            done = core.extend(ids, done, self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
+            done = extend(ids, done, self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
             if done == len(ids):
                 return
             self._reserve(len(self) + len(ids) - done)

@@ -59,9 +59,10 @@ class Shelf:
             self._queue_oldest(namespace)
 
     def append(self, segment: Segment) -> None:
-        """Append a whole segment, then evict down to the cap. Nothing happens with one that has no live text."""
+        """Append a whole segment, evicting as much as it needs. Nothing happens with one that has no live text."""
         if segment.is_empty:
             return
+        self.evict_to(max(0, self.max_tokens - segment.num_live_tokens))
         segments = self._segments.setdefault(segment.namespace, [])
         segments.append(segment)
         self.num_tokens += segment.num_live_tokens

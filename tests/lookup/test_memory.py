@@ -538,3 +538,20 @@ def test_what_is_evicted_while_files_are_read_stays_evicted(saved, monkeypatch):
     assert not any(continues(memory, seed, "even") for seed in range(0, 40, 2))
     assert continues(memory, 50, None)
     memory.check_integrity()
+
+
+def test_long_texts_are_segments_of_their_own(tmp_path):
+    memory = DraftMemory(100_000, min_match_len=4)
+    memory.add(text_of(1))
+    memory.add(text_of(2, 40_000), "a")
+    memory.add(text_of(3, 70_000), "a")  # pushes out the others
+    assert memory.num_tokens == 70_000
+    memory.add(text_of(4, 150_000))
+    assert memory.num_tokens == 100_000
+    memory.check_integrity()
+    text = text_of(4, 150_000)
+    memory.save(tmp_path)
+    for held in (memory, DraftMemory.load(tmp_path, min_match_len=4)):
+        assert held.propose(text[60_000:60_010], 4).token_ids.tolist() == text[60_010:60_014]
+        assert len(held.propose(text[100:110], 4)) == 0
+        held.check_integrity()

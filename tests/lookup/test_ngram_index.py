@@ -79,12 +79,15 @@ def test_scores_that_tie_exactly_go_to_the_latest():
 
 def test_large_index_survives_growth_of_everything():
     rng = np.random.default_rng(1)
-    tokens = rng.integers(0, 2**31, 20_000)
-    index = NgramIndex()
+    tokens = rng.integers(0, 2**31, 40_000)
+    index, at_once = NgramIndex(), NgramIndex()
     for start in range(0, len(tokens), 777):
         index.extend(tokens[start : start + 777])
-    index.check_integrity()
-    assert index.token_ids.tolist() == tokens.tolist()
+    at_once.extend(tokens)  # long enough to be indexed without the GIL
+    for each in (index, at_once):
+        each.check_integrity()
+        assert each.token_ids.tolist() == tokens.tolist()
+    assert np.array_equal(index._links[:, : len(tokens)], at_once._links[:, : len(tokens)])
 
 
 @pytest.mark.parametrize("bad", [[-1], [3, -100], [2**31], [1.5], [[1]], [True], ["a"]])
