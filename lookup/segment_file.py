@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup._ngram_core import BARRIER
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.segment import Segment
 
@@ -37,13 +38,20 @@ class FileBlocks:
     shift = BLOCK_BYTES.bit_length() - 1
 
     def __init__(
-        self, path: Path, payload: memoryview, sums: npt.NDArray[np.uint32], bases: npt.NDArray[np.int64]
+        self,
+        path: Path,
+        payload: memoryview,
+        sums: npt.NDArray[np.uint32],
+        bases: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
     ) -> None:
         self.checked = np.zeros(len(sums), np.uint8)
         self.bases = bases
         self._path = path
         self._payload = payload
         self._sums = sums
+        self._ends = ends
+        self._is_whole = False
 
     def check(self, block: int) -> None:
         """Verify one block of 64 KiB.
@@ -57,9 +65,22 @@ class FileBlocks:
         self.checked[block] = 1
 
     def check_all(self) -> None:
-        """Verify every block that has not been verified yet. Cost: about a millisecond per megabyte."""
+        """Verify every block that has not been verified yet, and that the tokens are texts that end in barriers.
+
+        Cost: about a millisecond per megabyte.
+
+        Raises:
+            MemoryFileError: a wrong checksum, or tokens that this package never wrote.
+        """
+        if self.checked.all() and self._is_whole:
+            return
         for block in np.flatnonzero(self.checked == 0):
             self.check(int(block))
+        tokens = np.frombuffer(self._payload, "<i4", int(self.bases[1]) // 4)
+        barriers = np.flatnonzero(tokens < 0)
+        if not np.array_equal(barriers, self._ends) or (tokens[barriers] != BARRIER).any():
+            raise MemoryFileError(f"{self._path}: its tokens are impossible")
+        self._is_whole = True
 
 
 def write_segment(path: Path, segment: Segment) -> int:
@@ -163,14 +184,14 @@ def _build(
         raise MemoryFileError(f"{path}: its namespace is not text") from None
     sums_at = header_bytes - 4 * num_blocks
     sums = np.frombuffer(mapped, "<u4", num_blocks, sums_at)
-    blocks = FileBlocks(path, mapped[header_bytes:], sums, np.array(offsets[:5], np.int64))
 
     def view(array: int, count: int, dtype: str) -> Any:
         return np.frombuffer(mapped, dtype, count, header_bytes + offsets[array])
 
+    ends, stamps = view(5, num_texts, "<i8"), view(6, num_texts, "<i8")
+    blocks = FileBlocks(path, mapped[header_bytes:], sums, np.array(offsets[:5], np.int64), ends)
     for block in range(offsets[5] >> blocks.shift, num_blocks):  # text ends and stamps are needed at once
         blocks.check(block)
-    ends, stamps = view(5, num_texts, "<i8"), view(6, num_texts, "<i8")
     if ends[0] < 1 or ends[-1] != length - 1 or (np.diff(ends) < 2).any():
         raise MemoryFileError(f"{path}: its text ends are impossible")
     index = NgramIndex.over(

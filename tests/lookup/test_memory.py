@@ -249,6 +249,14 @@ def test_hostile_numbers_never_leave_the_file(saved, array, value):
             draft = memory.propose(text_of(seed)[:120], 16, namespace)
             draft.check()
             assert (draft.token_ids >= 0).all()
+    if array == 0:
+        with pytest.raises(MemoryFileError, match="impossible"):
+            DraftMemory.load(saved, verify=True)
+    memory.add(text_of(60, 20_000))  # long enough to be merged with the forged files, were they sound
+    memory.save()
+    text = text_of(60, 20_000)
+    fresh = DraftMemory.load(saved, min_match_len=8)
+    assert fresh.propose(text[100:120], 4).token_ids.tolist() == text[120:124]
 
 
 def test_a_damaged_block_is_refused_once_and_never_used_again(saved):
