@@ -6,6 +6,10 @@ Repeated jobs, what the tree is meant for: the prompt holds outputs of earlier, 
 ``codecs``: the standard library's character-map codecs, real files of one mould. ``reports``: build reports written by
 a small generator with skewed choices (seeded, so the frequencies are known to be worth learning). And two streams
 without such structure, ``code`` and ``agents``, continued for a thousand tokens. Known text: no model runs.
+
+    python bench/tree_ablation.py --traces 40     # bench/results/lookup_ablation_traces.csv
+
+The same on the held-out public traces of workloads.py (fetched if need be), up to 40 of each kind.
 """
 
 from __future__ import annotations
@@ -136,14 +140,22 @@ def rules(curve: CostCurve, budget: int) -> dict[str, Callable[[Tokens], Any]]:
     return lines | {"both": Drafter(policy=policy, suffix_tree=True).begin}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outputs", type=int, default=30, help="outputs replayed per line (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=RESULTS / "lookup_ablation.csv")
-    options = parser.parse_args()
-    settings = [("16 free nodes", FREE, 16), ("64 free nodes", FREE, 64)]
-    settings += [(name, CostCurve.load(CURVES, name), 255) for name in ("gpu-like", "cpu-bf16", "cpu-fp32")]
-    rows = []
+def traces(num_outputs: int) -> Iterator[tuple[str, int, list[tuple[Tokens, Tokens]]]]:
+    """Held-out traces by kind, a fixed random choice of each."""
+    import replay as traces_of
+
+    parser = argparse.ArgumentParser()
+    traces_of.add_arguments(parser)
+    kinds: dict[str, list[tuple[Tokens, Tokens]]] = {}
+    for trace in traces_of.load(parser.parse_args([])):
+        if trace.split != "train":
+            kinds.setdefault(trace.kind, []).append((trace.prompt, trace.output))
+    for kind, jobs in kinds.items():
+        yield kind, 0, random.Random(6).sample(jobs, min(num_outputs, len(jobs)))
+
+
+def streams(num_outputs: int) -> Iterator[tuple[str, int, list[tuple[Tokens, Tokens]]]]:
+    """The workloads of this file: (name, number of earlier outputs, (prompt, output) pairs)."""
     for name, pairs, earlier in (
         ("codecs", codecs, (1, 4, 16)),
         ("reports", reports, (1, 4, 16, 64)),
@@ -151,13 +163,27 @@ def main() -> None:
         ("agents", continued(agents), (0,)),
     ):
         for num_earlier in earlier:
-            jobs = list(pairs(num_earlier, options.outputs))
-            for costs, curve, budget in settings:
-                for rule, begin in rules(curve, budget).items():
-                    rows.append(line((name, num_earlier, costs, rule), begin, curve, jobs))
-                    print(" ".join(str(value) for value in rows[-1].values()), file=sys.stderr)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with options.out.open("w", newline="") as file:
+            yield name, num_earlier, list(pairs(num_earlier, num_outputs))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--outputs", type=int, default=30, help="outputs replayed per line (default: %(default)s)")
+    parser.add_argument("--traces", type=int, help="replay this many held-out traces of each kind instead")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    name = "lookup_ablation.csv" if options.traces is None else "lookup_ablation_traces.csv"
+    out = options.out or RESULTS / name
+    settings = [("16 free nodes", FREE, 16), ("64 free nodes", FREE, 64)]
+    settings += [(name, CostCurve.load(CURVES, name), 255) for name in ("gpu-like", "cpu-bf16", "cpu-fp32")]
+    rows = []
+    for name, num_earlier, jobs in streams(options.outputs) if options.traces is None else traces(options.traces):
+        for costs, curve, budget in settings:
+            for rule, begin in rules(curve, budget).items():
+                rows.append(line((name, num_earlier, costs, rule), begin, curve, jobs))
+                print(" ".join(str(value) for value in rows[-1].values()), file=sys.stderr)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="") as file:
         file.write(f"# {hardware()}\n# known text replayed; speedup: tokens per cost of forwards, prefill excluded\n")
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
