@@ -76,7 +76,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         need = max(self.rows.of_row) + width
         if self.keys.shape[2] < need:
             self._grow(need)
-        if use_triton(key_states):
+        if use_triton(key_states) and self._suits_triton(key_states, value_states):
             from zerodraft.kernels import kv_cache_triton
 
             starts = self.rows.on(key_states.device)
@@ -86,6 +86,14 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
             self.keys[row, :, start : start + width] = key_states[row]
             self.values[row, :, start : start + width] = value_states[row]
         return self.keys[:, :, :need], self.values[:, :, :need]
+
+    def _suits_triton(self, key_states: torch.Tensor, value_states: torch.Tensor) -> bool:
+        """True for what nearly all models write: states as the buffers, heads of keys and values alike."""
+        return (
+            key_states.dtype == value_states.dtype == self.keys.dtype == self.values.dtype
+            and key_states.stride(3) == value_states.stride(3) == 1
+            and key_states.shape[:3] == value_states.shape[:3]
+        )
 
     def _update_fixed(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same in operations whose shapes and Python values are the same at every step, so that they compile."""
@@ -163,9 +171,11 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         for layer in self.layers:
             if layer.keys.shape[2] != capacity:
                 layer.resize(capacity)
+                _fix_address(layer.keys, layer.values)
         lengths = torch.tensor(self.rows.of_row)[:, None]
         if self.rows.starts is None or self.rows.starts.shape != lengths.shape:
             self.rows.starts = lengths.to(self.layers[0].keys.device)
+            _fix_address(self.rows.starts)
         else:
             self.rows.starts.copy_(lengths)
         return capacity
@@ -249,3 +259,11 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         target.reset()
         for index, layer in enumerate(self.layers):
             target.update(layer.keys[:, :, :length].clone(), layer.values[:, :, :length].clone(), index)
+
+
+def _fix_address(*tensors: torch.Tensor) -> None:
+    """Tell the compiler that these stay where they are, so that a captured graph may write into them."""
+    from torch._dynamo import mark_static_address  # takes seconds to import
+
+    for tensor in tensors:
+        mark_static_address(tensor)

@@ -127,7 +127,7 @@ class Row:
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
         """Scores of many positions (T, V) at once; for rows that are stateless."""
         if not self._processors:
-            return logits
+            return logits.to(torch.float32) if logits.dtype == torch.float64 else logits
         scores: torch.Tensor = self._processors(self.ids, logits.to(torch.float32))
         return scores
 

@@ -320,6 +320,19 @@ def test_the_cache_holds_the_same_with_and_without_triton(monkeypatch: pytest.Mo
             assert torch.equal(a.values[row, :, :length], b.values[row, :, :length])
 
 
+def test_states_that_the_kernel_does_not_take_are_written_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "use_triton", lambda tensor: True)
+    cache, states = RaggedCache(2), torch.randn(2, 3, 4, 5)
+    cache.update(states, states[:, :1], 0)  # fewer heads for the values
+    cache.update(states.transpose(2, 3).contiguous().transpose(2, 3), states, 1)  # last stride 4
+    cache.update(states.half(), states, 2)
+    cache.update(states, states, 2)  # another dtype than the buffer's
+    cache.keep_all([[0, 2], [1, 3]])
+    assert torch.equal(cache.layers[0].values[0, :, :2], states[0, :1, [0, 2]])
+    assert torch.equal(cache.layers[1].keys[1, :, :2], states[1][:, [1, 3]])
+    assert torch.equal(cache.layers[2].keys[0, :, :2], states[0][:, [0, 2]].half())
+
+
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_model_writes_the_same_text_with_triton(monkeypatch: pytest.MonkeyPatch, sample: bool) -> None:
     launches = []
