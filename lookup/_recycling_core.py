@@ -9,8 +9,12 @@ Arrays:
     rows int32 (places, K)        the target's likeliest next tokens after the key, best first, as last seen.
     levels int64 (places,)        how often in a row the best one stayed the same, up to NUM_LEVELS - 1.
     state int64 (NUM_STATE,)      clock; number of keys held.
-    counts float64 (classes, K+1) how often the token that came stood at each rank of the list; last: not in it.
-                                  A class is order · NUM_LEVELS + level.
+    common int32 (K,)             the tokens that came most often, whatever was before them; -1: none.
+    counts float64 (classes, K+1) how often the token that came stood at each rank of a list, and in none of the lists
+                                  asked before it; last: otherwise. Lists are asked in the order: two tokens, one
+                                  token, common. A class is the kind of list and what was asked before it.
+
+A row may end in -1: fewer than K successors are known.
 """
 
 from __future__ import annotations
@@ -27,7 +31,6 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-F64: Final = types.Array(types.float64, 1, "C")
 F64_2D: Final = types.Array(types.float64, 2, "C")
 READ_F64: Final = types.Array(types.float64, 1, "C", readonly=True)
 READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
@@ -36,6 +39,7 @@ READ_I64: Final = types.Array(types.int64, 1, "C", readonly=True)
 K: Final = 8
 WAYS: Final = 4
 NUM_LEVELS: Final = 4
+ONE, TWO, ONE_AFTER_TWO, COMMON, COMMON_AFTER, NUM_CLASSES = 0, 4, 8, 9, 10, 11  # ONE and TWO: plus the level
 CLOCK, HELD, NUM_STATE = range(3)
 COUNT_CAP: Final = 256.0  # counts of a class are halved when they reach this: the text may change its kind
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = range(6)
@@ -66,13 +70,6 @@ def find(keys: Longs, key: int) -> int:
 def pair_key(first: int, second: int) -> int:
     """Key of two tokens in a row; first -1 (no token before): -2, which no place holds."""
     return ((first + 1) << 31) | second if first >= 0 else -2
-
-
-@kernel(types.int64(READ_I64, types.int64, types.int64))
-def lookup(keys: Longs, first: int, second: int) -> int:
-    """Place of the list for what follows (first, second): of both tokens if held, else of the second alone, or -1."""
-    place = find(keys, pair_key(first, second))
-    return place if place >= 0 else find(keys, second)
 
 
 @kernel(types.void(I64, I64, I32_2D, I64, I64, types.int64, READ_I32))
@@ -122,22 +119,70 @@ def move(
             new_rows[target, rank] = rows[place, rank]
 
 
-@kernel(types.void(READ_I64, READ_I32_2D, READ_I64, types.int64, types.int64, READ_I32, F64_2D))
-def learn(keys: Longs, rows: Ints, levels: Longs, before: int, last: int, came: Ints, counts: Floats) -> None:
-    """Count at which rank of its list each token that came stood. ``before``, ``last``: the two tokens ahead of it."""
+@kernel(types.int64(READ_I64, READ_I64, types.int64, types.int64, types.int64, I64))
+def ask(keys: Longs, levels: Longs, before: int, last: int, kind: int, places: Longs) -> int:
+    """Class of list number ``kind`` (0: two tokens, 1: one, 2: common) after (before, last), -1 if there is none.
+
+    To be asked in order: ``places`` (3,) keeps where the lists are, -1: not known; the common one has no place.
+    """
+    if kind == 0:
+        places[0] = find(keys, pair_key(before, last))
+        return TWO + levels[places[0]] if places[0] >= 0 else -1
+    if kind == 1:
+        places[1] = find(keys, last)
+        if places[1] < 0:
+            return -1
+        return ONE_AFTER_TWO if places[0] >= 0 else ONE + levels[places[1]]
+    return COMMON_AFTER if places[0] >= 0 or places[1] >= 0 else COMMON
+
+
+@kernel(types.void(READ_I64, READ_I32_2D, READ_I64, READ_I32, types.int64, types.int64, READ_I32, F64_2D))
+def learn(
+    keys: Longs, rows: Ints, levels: Longs, common: Ints, before: int, last: int, came: Ints, counts: Floats
+) -> None:
+    """Count at which rank of which list each token that came stood, after the tokens ``before`` and ``last``."""
+    places = np.empty(3, np.int64)
     for token in came:
-        place = lookup(keys, before, last)
-        if place >= 0:
-            row = counts[(NUM_LEVELS if keys[place] != last else 0) + levels[place]]
-            found = K
-            for rank in range(K):
-                if rows[place, rank] == token:
-                    found = rank
-                    break
-            row[found] += 1.0
+        is_found = False
+        for kind in range(3):
+            category = ask(keys, levels, before, last, kind, places)
+            if category < 0:
+                continue
+            rank = K
+            if not is_found:
+                for at in range(K):
+                    if (common[at] if kind == 2 else rows[places[kind], at]) == token:
+                        rank, is_found = at, True
+                        break
+            row = counts[category]
+            row[rank] += 1.0
             if row.sum() >= COUNT_CAP:
                 row *= 0.5
         before, last = last, np.int64(token)
+
+
+@kernel(types.void(I64, I64, I32_2D, I64, I64, types.int64, types.int64))
+def push(keys: Longs, stamps: Longs, rows: Ints, levels: Longs, state: Longs, key: int, token: int) -> None:
+    """Put a token first in a key's list; the others move down."""
+    row = np.full(K, -1, np.int32)
+    row[0] = token
+    place = find(keys, key)
+    if place >= 0:
+        rank = 1
+        for at in range(K):
+            if rank < K and rows[place, at] != token:
+                row[rank] = rows[place, at]
+                rank += 1
+    put(keys, stamps, rows, levels, state, key, row)
+
+
+@kernel(types.void(I64, I64, I32_2D, I64, I64, READ_I32))
+def read(keys: Longs, stamps: Longs, rows: Ints, levels: Longs, state: Longs, text: Ints) -> None:
+    """Store what follows what in a text, the latest first."""
+    for i in range(1, len(text)):
+        push(keys, stamps, rows, levels, state, text[i - 1], text[i])
+        if i > 1:
+            push(keys, stamps, rows, levels, state, pair_key(text[i - 2], text[i - 1]), text[i])
 
 
 @kernel(
@@ -181,59 +226,17 @@ def write(
                 put(keys, stamps, rows, levels, state, pair_key(first, second), topk[position])
 
 
-@kernel(
-    types.void(
-        READ_I32_2D,
-        READ_I64,
-        READ_F64_2D,
-        READ_I64,
-        READ_I32_2D,
-        types.int64,
-        I64,
-        I64,
-        I64,
-        F64,
-        F64,
-        I64,
-        F64,
-        types.int64,
-    )
-)
-def advance(
-    rows: Ints,
-    levels: Longs,
-    chances: Floats,
-    keys: Longs,
-    held: Ints,
-    num_held: int,
-    token: Longs,
-    place: Longs,
-    rank: Longs,
-    reach: Floats,
-    left: Floats,
-    origin: Longs,
-    ahead: Floats,
-    position: int,
-) -> None:
-    """Set ``ahead[position]``: the chance of its next recycled child, skipping tokens the given draft has there."""
-    ahead[position] = 0.0
-    where = place[position]
-    if where < 0 or left[position] <= 0.0:
-        return
-    order = 0 if keys[where] == token[position] else NUM_LEVELS
-    may_clash = position == 0 or origin[position] >= 0
-    while rank[position] < K:
-        candidate = rows[where, rank[position]]
-        clashes = candidate < 0
-        if may_clash and not clashes:
-            for node in range(num_held):
-                if held[ROW_PARENT, node] == origin[position] and held[ROW_TOKEN, node] == candidate:
-                    clashes = True
-                    break
-        if not clashes:
-            ahead[position] = reach[position] * left[position] * chances[order + levels[where], rank[position]]
-            return
-        rank[position] += 1
+@kernel(types.boolean(READ_I32_2D, types.int64, types.int64, READ_I32_2D, types.int64, types.int64, types.int64))
+def is_child(out: Ints, n: int, node: int, held: Ints, num_held: int, origin: int, token: int) -> bool:
+    """True if the node has that child in the tree, or will get it from the given draft (``origin`` -2: not from it)."""
+    for other in range(node + 1, n):
+        if out[ROW_PARENT, other] == node and out[ROW_TOKEN, other] == token:
+            return True
+    if origin > -2:
+        for other in range(origin + 1, num_held):
+            if held[ROW_PARENT, other] == origin and held[ROW_TOKEN, other] == token:
+                return True
+    return False
 
 
 @kernel(
@@ -241,6 +244,7 @@ def advance(
         READ_I64,
         READ_I32_2D,
         READ_I64,
+        READ_I32,
         READ_F64_2D,
         types.int64,
         types.int64,
@@ -258,6 +262,7 @@ def grow(
     keys: Longs,
     rows: Ints,
     levels: Longs,
+    common: Ints,
     chances: Floats,
     before: int,
     last: int,
@@ -277,32 +282,54 @@ def grow(
     the extra cost of the forward most; nodes of the given draft have paid already, and only the budget leaves them out.
 
     Args:
-        chances: (classes, K) probability of each rank of a list.
+        chances: (NUM_CLASSES, K) probability of each rank of a list.
         held, num_held: the given draft, a block as in ``draft.BLOCK_ROWS``.
     """
+    # Everything below is by position: 0 is the root, i + 1 is node i of the tree.
     size = max_nodes + 1
-    token, parent_token = np.empty(size, np.int64), np.empty(size, np.int64)
-    reach, left, ahead = np.empty(size), np.empty(size), np.empty(size)
-    place, rank, depth = np.empty(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64)
-    origin = np.full(size, -1, np.int64)  # the given draft's node that a node is
+    tokens, parents, depth = np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size, np.int64)
+    reach, left = np.empty(size), np.empty(size)
+    places, categories = np.empty((size, 3), np.int64), np.empty((size, 3), np.int64)
+    ranks = np.zeros((size, 3), np.int64)  # how far each of the three lists is used up
+    ahead, ahead_token = np.zeros(size), np.zeros(size, np.int64)  # the next recycled child
+    origin = np.full(size, -2, np.int64)  # the given draft's node that it is; -1: its root
     at = np.full(num_held, -1, np.int64)  # where the given draft's nodes went
     held_probs, out_probs = held[ROW_PROB].view(np.float32), out[ROW_PROB].view(np.float32)
-    token[0], parent_token[0], reach[0] = last, before, 1.0
-    n, fresh = 0, 0  # nodes drafted; the position whose first candidate is to be found
+    tokens[0], parents[0], reach[0], origin[0] = last, before, 1.0, -1
+    n, fresh, stale = 0, 0, 0  # nodes so far; the position that is new; the one whose next child is to be found
     gain, best_gain, best_n = 0.0, 0.0, 0
     while True:
-        # What follows the newest position, and what the given draft leaves over for it there.
-        place[fresh] = lookup(keys, parent_token[fresh], token[fresh])
-        left[fresh] = 1.0
-        if fresh == 0 or origin[fresh] >= 0:
-            for node in range(num_held):
-                if held[ROW_PARENT, node] == origin[fresh]:
-                    left[fresh] -= held_probs[node] / reach[fresh]
-        advance(rows, levels, chances, keys, held, num_held, token, place, rank, reach, left, origin, ahead, fresh)
-        if depth[fresh] >= max_depth:
-            ahead[fresh] = 0.0
+        if fresh >= 0:
+            left[fresh] = 1.0
+            if origin[fresh] > -2:
+                for node in range(origin[fresh] + 1, num_held):
+                    if held[ROW_PARENT, node] == origin[fresh]:
+                        left[fresh] -= held_probs[node] / reach[fresh]
+            for kind in range(3):
+                categories[fresh, kind] = ask(keys, levels, parents[fresh], tokens[fresh], kind, places[fresh])
+        for position in (fresh, stale):
+            if position < 0:
+                continue
+            ahead[position] = 0.0
+            if left[position] <= 0.0 or depth[position] >= max_depth:
+                continue
+            for kind in range(3):
+                category = categories[position, kind]
+                if category < 0:
+                    continue
+                while ranks[position, kind] < K:
+                    rank = ranks[position, kind]
+                    candidate = common[rank] if kind == 2 else rows[places[position, kind], rank]
+                    if candidate >= 0 and not is_child(
+                        out, n, position - 1, held, num_held, origin[position], candidate
+                    ):
+                        chance = reach[position] * left[position] * chances[category, rank]
+                        if chance > ahead[position]:
+                            ahead[position], ahead_token[position] = chance, candidate
+                        break
+                    ranks[position, kind] += 1
         if n == max_nodes:
-            break
+            return best_n
         best, likeliest, is_held = -1, 0.0, False
         for position in range(n + 1):
             if ahead[position] > likeliest:
@@ -316,30 +343,27 @@ def grow(
             if parent < 0 or at[parent] >= 0:
                 best, likeliest, is_held = node, np.float64(held_probs[node]), True
         if best < 0:
-            break
+            return best_n
         fresh = n + 1
         if is_held:
             for row in range(6):
                 out[row, n] = held[row, best]
             above = np.int64(held[ROW_PARENT, best])
             above = at[above] if above >= 0 else -1
-            at[best], origin[fresh] = n, best
+            at[best], origin[fresh], stale = n, best, -1
             worth = max(likeliest * price, costs[2 + n] - costs[1 + n])
         else:
-            above = best - 1
-            out[ROW_TOKEN, n] = rows[place[best], rank[best]]
+            above, stale = best - 1, best
+            out[ROW_TOKEN, n] = ahead_token[best]
             out[ROW_MATCH, n] = 0
             out[ROW_ORIGIN, n] = -1
             out[ROW_SOURCE, n] = RECYCLED
             worth = likeliest * price
-            rank[best] += 1
-            advance(rows, levels, chances, keys, held, num_held, token, place, rank, reach, left, origin, ahead, best)
         out[ROW_PARENT, n] = above
         out_probs[n] = likeliest
-        token[fresh], parent_token[fresh] = out[ROW_TOKEN, n], token[above + 1]
+        tokens[fresh], parents[fresh] = out[ROW_TOKEN, n], tokens[above + 1]
         reach[fresh], depth[fresh] = likeliest, depth[above + 1] + 1
         n += 1
         gain += worth - (costs[1 + n] - costs[n])
         if gain >= best_gain:
             best_gain, best_n = gain, n
-    return best_n

@@ -191,7 +191,7 @@ class DraftSession:
         if drafter.memory is not None or drafter.phrases is not None:
             self._shared = SharedSources(drafter.memory, drafter.phrases, namespace, prompt)
         recycler = drafter.recycler(namespace)
-        self._recycled = None if recycler is None else RecycledSource(recycler)
+        self._recycled = None if recycler is None else RecycledSource(recycler, prompt)
         self._tree: TreeSource | None = None
         if drafter.suffix_tree:
             from zerodraft.lookup.tree_source import TreeSource  # its kernels load only where they are used

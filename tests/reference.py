@@ -690,19 +690,43 @@ class SuccessorTable:
             if len(text) > 1:
                 self.write((text[-2], text[-1]), topk[node + 1])
 
-    def find(self, text: list[int]) -> tuple[list[int], int]:
-        """(successors, class) of the longest of the two keys that is known; the class is order · 4 + level."""
-        for order in (2, 1):
-            key = tuple(text[-order:])
-            if len(key) == order and key in self.lists:
-                return self.lists[key], (order - 1) * 4 + self.levels[key]
-        return [], 0
+    def read(self, text: list[int]) -> None:
+        """What follows what in a text, the latest first, eight at most."""
+        for i in range(1, len(text)):
+            for key in [(text[i - 1],)] + ([(text[i - 2], text[i - 1])] if i > 1 else []):
+                rest = [token for token in self.lists.get(key, []) if token != text[i]]
+                self.write(key, [text[i], *rest][:8])
+
+    def asked(self, text: list[int], common: list[int]) -> list[tuple[list[int], int]]:
+        """The lists to ask, in order, each with its class: of two tokens, of one, and the common tokens."""
+        found = []
+        two, one = tuple(text[-2:]), (text[-1],)
+        if len(two) == 2 and two in self.lists:
+            found.append((self.lists[two], 4 + self.levels[two]))
+        if one in self.lists:
+            found.append((self.lists[one], 8 if found else self.levels[one]))
+        found.append((common, 10 if found else 9))
+        return found
+
+
+def ranks_counted(table: SuccessorTable, context: list[int], common: list[int], came: list[int]):
+    """(class, rank) for every list asked about every token that came; rank 8: not in it, or in an earlier list."""
+    counted, text = [], list(context)
+    for token in came:
+        is_found = False
+        for successors, kind in table.asked(text, common):
+            hit = not is_found and token in successors
+            counted.append((kind, successors.index(token) if hit else 8))
+            is_found = is_found or hit
+        text.append(token)
+    return counted
 
 
 def recycled_tree(
     table: SuccessorTable,
     chances: list[list[float]],
     context: list[int],
+    common: list[int],
     held: list[tuple[int, int, float]],
     max_nodes: int,
     max_depth: int,
@@ -723,15 +747,15 @@ def recycled_tree(
                 continue
             here = {p[-1]: q for p, q in given.items() if p[:-1] == path} if path in given or path == () else {}
             left = 1.0 - sum(here.values()) / prob
-            successors, kind = table.find(context + list(path))
-            for rank, token in enumerate(successors):
-                child = (*path, token)
-                if child in reach or token in here or left <= 0:
-                    continue
-                chance = prob * left * chances[kind][rank]
-                if chance >= min_prob and chance > best_prob:
-                    best, best_prob = child, chance
-                break
+            for successors, kind in table.asked(context + list(path), common):
+                for rank, token in enumerate(successors):
+                    child = (*path, token)
+                    if child in reach or token in here or left <= 0:
+                        continue
+                    chance = prob * left * chances[kind][rank]
+                    if chance >= min_prob and chance > best_prob:
+                        best, best_prob = child, chance
+                    break
         for path, prob in given.items():
             if path not in reach and path[:-1] in reach and prob > best_prob:
                 best, best_prob = path, prob

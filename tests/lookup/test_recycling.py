@@ -46,7 +46,7 @@ def a_path(rng, parents):
 def filled(seed, steps=8):
     """(recycler, oracle, context) after some random forwards."""
     rng = np.random.default_rng(seed)
-    ours, theirs, context = TokenRecycler(), reference.SuccessorTable(), [int(rng.integers(VOCAB))]
+    ours, theirs, context = TokenRecycler(), reference.SuccessorTable(), rng.integers(0, VOCAB, 2).tolist()
     for _ in range(steps):
         tokens, parents = a_tree(rng, int(rng.integers(0, 7)))
         path, topk = a_path(rng, parents), a_topk(rng, len(tokens))
@@ -71,16 +71,40 @@ def paths_of(block, n):
 
 @given(st.integers(0, 10**6))
 def test_lists_and_levels_are_the_oracles(seed):
-    ours, theirs, context = filled(seed)
+    ours, theirs, _ = filled(seed)
     ours.check_integrity()
     assert len(ours) == len(theirs.lists)
     for before in range(-1, VOCAB):
         for last in range(VOCAB):
-            successors, kind = theirs.find([last] if before < 0 else [before, last])
+            successors, kind = theirs.asked([last] if before < 0 else [before, last], [])[0]
             assert ours.successors(before, last) == successors
-            if successors:
-                assert ours._levels[core.lookup(ours._keys, before, last)] == kind % 4
-    assert context
+            if kind < core.ONE_AFTER_TWO:
+                place = core.find(ours._keys, core.pair_key(before, last) if kind >= core.TWO else last)
+                assert ours._levels[place] == kind % 4
+
+
+@given(st.integers(0, 10**6))
+def test_ranks_are_counted_as_the_oracle_counts_them(seed):
+    ours, theirs, context = filled(seed)
+    rng = np.random.default_rng(seed)
+    came = [int(token) for token in rng.integers(0, VOCAB, 4)]
+    before, common = ours._counts.copy(), ours._common.tolist()
+    for kind, rank in reference.ranks_counted(theirs, context, common, came):
+        before[kind, rank] += 1
+        if before[kind].sum() >= core.COUNT_CAP:
+            before[kind] *= 0.5
+    ours.update(tuple(context[-2:]), Draft.empty(), made((), came))
+    assert ours._counts == pytest.approx(before)
+
+
+@given(st.lists(st.integers(0, VOCAB - 1), max_size=40), st.integers(0, 10**6))
+def test_a_text_that_was_read_is_known(text, seed):
+    ours, theirs, _ = filled(seed)
+    ours.read(np.array(text, np.int32))
+    theirs.read(text)
+    ours.check_integrity()
+    for key, successors in theirs.lists.items():
+        assert ours.successors(*(key if len(key) == 2 else (-1, *key))) == successors
 
 
 @settings(deadline=None)
@@ -102,7 +126,9 @@ def test_trees_are_the_oracles(seed, room, depth, with_held):
         held[core.ROW_TOKEN], held[core.ROW_PARENT] = tokens, parents
         held[core.ROW_PROB].view(np.float32)[:] = [prob for _, _, prob in nodes]
         depth = 6
-    expected = reference.recycled_tree(theirs, chances_of(ours), context, nodes, room, depth, MIN_PROB)
+    expected = reference.recycled_tree(
+        theirs, chances_of(ours), context, ours._common.tolist(), nodes, room, depth, MIN_PROB
+    )
     pair = (context[-2] if len(context) > 1 else -1, context[-1])
     block, size = ours.grow(pair, held, n, room, depth, np.zeros(room + 2), 1.0)
     if room == 0:
@@ -210,7 +236,6 @@ def test_sessions_recycle_alone_unless_shared():
         assert first.num_topk == 8
         assert len(first.propose(4)) == 0
         first.commit(Draft.empty(), made((), (8,), "full", answer(7)))
-        assert len(first.propose(4)) == 0
         first.commit(Draft.empty(), made((), (9,), "full", answer(8)))
         first.finish()
         second = drafter.begin([40, 7])
