@@ -205,17 +205,14 @@ class SuffixTree:
         >>> [round(float(p), 2) for p in tree.propose(2).probs]
         [0.67, 0.67]
         """
-        if not 0 <= max_tokens <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}], got {max_tokens}")
-        if not 1 <= max_branches <= MAX_BRANCHES:
-            raise ValueError(f"max_branches must be in [1, {MAX_BRANCHES}], got {max_branches}")
-        if not 0.0 <= min_prob <= 1.0:
-            raise ValueError(f"min_prob must be in [0, 1], got {min_prob}")
-        if max_depth is None:
-            max_depth = max_tokens
-        elif max_depth < 0:
-            raise ValueError(f"max_depth must not be negative, got {max_depth}")
-        block, n = self._propose_block(max_tokens, max_depth, max_branches, min_prob, source)
+        depth = max_tokens if max_depth is None else max_depth
+        in_range = 0 <= max_tokens <= MAX_DRAFT_TOKENS and depth >= 0 and 0.0 <= min_prob <= 1.0
+        if not in_range or not 1 <= max_branches <= MAX_BRANCHES:
+            raise ValueError(
+                f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}], max_depth not negative, max_branches in "
+                f"[1, {MAX_BRANCHES}] and min_prob in [0, 1], got {max_tokens}, {max_depth}, {max_branches}, {min_prob}"
+            )
+        block, n = self._propose_block(max_tokens, depth, max_branches, min_prob, source)
         if n == 0:
             return Draft.empty()
         return Draft.from_block(block if n == block.shape[1] else block[:, :n])
@@ -277,15 +274,18 @@ class SuffixTree:
         self, max_tokens: int, max_depth: int, max_branches: int, min_prob: float, source: int
     ) -> tuple[IntArray, int]:
         """The draft as (block of draft.BLOCK_ROWS, number of nodes), arguments unchecked."""
-        state = self._state
-        room = min(max_tokens, max_depth) if max_branches == 1 else max_tokens
+        tokens, leaf_parent, nodes, state = self._tokens, self._leaf_parent, self._nodes, self._state
+        room = max_depth if max_branches == 1 and max_depth < max_tokens else max_tokens
         if room == 0 or max_depth == 0 or state.item(core.NUM_LEAVES) == self._length:
             return _NO_BLOCK, 0
         block = np.empty((core.NUM_ROWS, room), np.int32)
-        text = (self._tokens, self._leaf_parent, self._nodes, state)
         if max_branches == 1:
-            return block, core.propose_chain(*text, room, min_prob, source, block)
-        return block, core.propose_tree(*text, room, max_depth, max_branches, min_prob, source, block)
+            n = core.propose_chain(tokens, leaf_parent, nodes, state, room, min_prob, source, block)
+        else:
+            n = core.propose_tree(
+                tokens, leaf_parent, nodes, state, room, max_depth, max_branches, min_prob, source, block
+            )
+        return block, n
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for a text of this length. Everything is allocated before anything is replaced."""
