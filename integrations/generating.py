@@ -87,6 +87,7 @@ def generate_text(
     drafter: Any = None,
     streamer: Any = None,
     compare: bool = False,
+    trace: bool = False,
 ) -> GenerateResult:
     """Write what ``model`` would write after ``prompt``, in fewer forwards.
 
@@ -103,6 +104,7 @@ def generate_text(
         drafter: see ``zerodraft.attach``.
         streamer: a transformers streamer or ``TextStream``.
         compare: also decode plainly and with transformers' prompt lookup.
+        trace: keep every step in ``stats.trace``; an attached model keeps its own setting.
 
     Raises:
         ValueError: an argument outside its range, an empty prompt, or a prompt that leaves no room in the context.
@@ -115,7 +117,7 @@ def generate_text(
         context = context_size(model)
         raise ValueError(f"the prompt must leave room in the context of {context} tokens, got {len(prompt_ids)}")
     prediction_ids = None if prediction is None else encode(tokenizer, prediction)
-    call = Call(model, prompt_ids, sampling, prediction_ids, drafter)
+    call = Call(model, prompt_ids, sampling, prediction_ids, drafter, trace=trace)
     comparison = None
     if compare:
         from zerodraft.integrations.compare import compare_ways
@@ -156,6 +158,7 @@ class Call:
     prediction_ids: list[int] | None = None
     drafter: Any = None
     criteria: Any = None
+    trace: bool = False
 
     def run(self, *, streamer: Any = None) -> Written:
         """Decode with zerodraft. The model is not changed; one that is attached is used as it is."""
@@ -167,7 +170,7 @@ class Call:
         else:
             from zerodraft.integrations.hf.attach import speculate
 
-            decode = speculate(self.drafter, streamer=streamer)
+            decode = speculate(self.drafter, streamer=streamer, trace=self.trace)
             ids = self.generate(custom_generate=decode, **extra)
             stats = decode.stats
         return self.written(ids, stats if stats is not None else GenerationStats())

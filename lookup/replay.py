@@ -12,6 +12,7 @@ import numpy.typing as npt
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome, as_token_ids
 from zerodraft.lookup.stats import GenerationStats
+from zerodraft.lookup.trace import NUM_BINS, Trace, tally_probs
 
 
 class Session(Protocol):
@@ -66,22 +67,20 @@ class Replay:
         self.prob_sums += other.prob_sums
 
 
-NUM_BINS = 10
-
-
-def replay(session: Session, output_ids: object, *, max_tokens: int = 4096) -> Replay:
+def replay(session: Session, output_ids: object, *, max_tokens: int = 4096, trace: bool = False) -> Replay:
     """Walk ``output_ids`` as a target would that writes exactly this, and count.
 
     Args:
         session: a fresh session that has been given the prompt.
         output_ids: (n,) the tokens that were written after it.
         max_tokens: most nodes asked for in one step.
+        trace: keep every step in ``stats.trace``.
 
     Raises:
         ValueError: output ids that are not integers in [0, 2**31 - 1].
     """
     output = as_token_ids(output_ids, "output_ids")
-    done = Replay()
+    done = Replay(GenerationStats(trace=Trace() if trace else None))
     if not len(output):
         return done
     tokens: list[int] = output.tolist()
@@ -99,7 +98,7 @@ def replay(session: Session, output_ids: object, *, max_tokens: int = 4096) -> R
         done.stats.num_positions += 1 + len(draft)
         done.forwards[1 + len(draft)] += 1
         if len(draft):
-            _tally(draft, outcome, done.prob_sums)
+            tally_probs(draft, outcome, done.prob_sums)
     return done
 
 
@@ -118,12 +117,3 @@ def walk_known(draft: Draft, tokens: list[int], at: int) -> Outcome:
     end = min(at + len(path) + 1, len(tokens))
     is_full = node not in parents[node + 1 :] if len(draft) else True
     return Outcome(path=tuple(path), new_ids=tuple(tokens[at:end]), stop="full" if is_full else "rejected")
-
-
-def _tally(draft: Draft, outcome: Outcome, sums: npt.NDArray[np.float64]) -> None:
-    probs = draft.probs.astype(np.float64)
-    bins = np.minimum((probs * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-    sums[:, 0] += np.bincount(bins, minlength=NUM_BINS)
-    sums[:, 1] += np.bincount(bins, probs, NUM_BINS)
-    if outcome.path:
-        sums[:, 2] += np.bincount(bins[list(outcome.path)], minlength=NUM_BINS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerodraft.lookup.draft import SOURCE_NAMES, Draft, Outcome
+from zerodraft.lookup.trace import Trace
 
 
 @dataclass
@@ -15,7 +16,7 @@ class GenerationStats:
 
     ``num_emitted_tokens == num_accepted_tokens + num_row_steps + num_rows - num_stopped_on_accepted`` always holds: one
     bonus token per decode step of a row and one token from its prefill, less the walks that ended on a drafted token.
-    At batch 1 ``num_row_steps`` equals ``num_decode_forwards``.
+    At batch 1 ``num_row_steps`` equals ``num_decode_forwards``. ``trace``, where given, gets every single step too.
     """
 
     num_rows: int = 0
@@ -43,9 +44,14 @@ class GenerationStats:
     draft_seconds: float = 0.0  # begin, propose and commit
     verify_seconds: float = 0.0  # processors, picking, criteria and streaming, once per emitted token
     total_seconds: float = 0.0
+    trace: Trace | None = None
 
-    def record(self, draft: Draft, outcome: Outcome, *, is_prefill: bool = False) -> None:
-        """Count one step of one row. Cost: O(number of drafted nodes)."""
+    def record(
+        self, draft: Draft, outcome: Outcome, *, is_prefill: bool = False, row: int = 0, seconds: float = 0.0
+    ) -> None:
+        """Count one step of one row. Cost: O(number of drafted nodes). ``row`` and ``seconds`` are for the trace."""
+        if self.trace is not None:
+            self.trace.record(draft, outcome, row=row, seconds=seconds, is_prefill=is_prefill)
         self.num_emitted_tokens += len(outcome.new_ids)
         self.num_cuts += outcome.stop in ("eos", "stop", "length")
         self.num_guard_stops += outcome.stop == "guard"
@@ -102,12 +108,16 @@ class GenerationStats:
                 self.stand_down_reason = self.stand_down_reason or value
             elif isinstance(value, Counter):
                 getattr(self, name).update(value)
+            elif name == "trace":
+                if self.trace is not None and value is not None:
+                    self.trace.merge(value)
             else:
                 setattr(self, name, getattr(self, name) + value)
 
     def as_dict(self) -> dict[str, Any]:
-        """Counters and derived ratios as plain JSON-ready values."""
+        """Counters and derived ratios as plain JSON-ready values; the trace has an ``as_dict`` of its own."""
         plain = {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
+        del plain["trace"]
         derived = ("tokens_per_forward", "mean_acceptance_length", "draft_acceptance_rate", "draft_cost_ratio")
         return plain | {name: getattr(self, name) for name in derived}
 

@@ -20,8 +20,10 @@ from zerodraft.integrations.hf.support import check_model, refuse
 from zerodraft.lookup.beside import Beside
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.stats import GenerationStats
+from zerodraft.lookup.trace import Trace
 
 if TYPE_CHECKING:
+    from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.lookahead import Lookahead
     from zerodraft.lookup.policy import DraftPolicy
 
@@ -40,6 +42,7 @@ def attach(
     lookahead: Lookahead | None = None,
     tie_guard: str = "off",
     compile: str = "off",
+    trace: bool = False,
 ) -> Model:
     """Make ``model.generate`` write the same text in fewer forwards; pipelines and agents need no change.
 
@@ -60,6 +63,7 @@ def attach(
             by narrow forwards.
         compile: "off"; "auto" compiles forwards of a few fixed widths where the model is on CUDA; "buckets" only fills
             them up to these widths, for a model that is compiled already (see ``docs/gpu.md``).
+        trace: keep every step in ``stats.trace``, to look at it.
 
     Returns:
         The model.
@@ -68,7 +72,7 @@ def attach(
         Unsupported: (a ValueError) a model that cannot be decoded exactly, named by its class.
     """
     check_model(model)
-    settings = _Settings(drafter, policy, tie_guard, compile, lookahead)
+    settings = _Settings(drafter, policy, tie_guard, compile, lookahead, trace)
     settings.price(model)
     detach(model)
     inner = vars(model).get("generate")
@@ -94,6 +98,7 @@ def speculate(
     lookahead: Lookahead | None = None,
     tie_guard: str = "off",
     compile: str = "off",
+    trace: bool = False,
     streamer: Any = None,
     tokenizer: Any = None,
     stop_strings: str | list[str] | None = None,
@@ -105,7 +110,7 @@ def speculate(
     given here. After a call ``.stats`` are the calling thread's; ``on_finish`` gets them too.
 
     Args:
-        drafter, policy, lookahead, tie_guard, compile: as in ``attach``.
+        drafter, policy, lookahead, tie_guard, compile, trace: as in ``attach``.
         streamer: gets the prompt, every token, and the end.
         tokenizer, stop_strings: end the text where one of the strings is complete; they need each other.
         on_finish: called with the statistics when a call is done.
@@ -113,7 +118,8 @@ def speculate(
     if (stop_strings is None) != (tokenizer is None):
         raise ValueError("stop_strings and tokenizer need each other: give both or neither")
     criteria = [] if stop_strings is None else [StopStringCriteria(tokenizer, stop_strings)]
-    return Speculation(_Settings(drafter, policy, tie_guard, compile, lookahead), streamer, criteria, on_finish)
+    settings = _Settings(drafter, policy, tie_guard, compile, lookahead, trace)
+    return Speculation(settings, streamer, criteria, on_finish)
 
 
 class _Settings:
@@ -126,6 +132,7 @@ class _Settings:
         tie_guard: str,
         compile: str = "off",
         lookahead: Lookahead | None = None,
+        trace: bool = False,
     ) -> None:
         if tie_guard not in _TIE_GUARDS:
             raise ValueError(f"tie_guard must be one of {_TIE_GUARDS}, got {tie_guard!r}")
@@ -138,7 +145,7 @@ class _Settings:
         self.drafter, self._lookahead = drafter, lookahead
         if lookahead is not None:
             Beside(drafter, lookahead)  # refuses what is none, before the model is touched
-        self.tie_guard, self.compile = tie_guard, compile
+        self.tie_guard, self.compile, self.trace = tie_guard, compile, trace
         self._lock = threading.Lock()
         self._is_priced = False
 
@@ -146,6 +153,11 @@ class _Settings:
     def maker(self) -> SessionMaker:
         """Where sessions come from: the drafter, with the lookahead beside it if there is one."""
         return self.drafter if self._lookahead is None else Beside(self.drafter, self._lookahead)
+
+    @property
+    def curve(self) -> CostCurve | None:
+        """What the drafter takes forwards to cost, None for drafters without a policy."""
+        return self.drafter.policy.curve if isinstance(self.drafter, Drafter) else None
 
     def price(self, model: PreTrainedModel) -> None:
         """Replace a policy's cost "auto" by this model's measured curve, once, where the model is worth measuring."""
@@ -197,10 +209,12 @@ class Speculation:
     ) -> Any:
         """As ``GenerationMixin._sample``; the named extras are passed through ``generate``."""
         model_kwargs["inputs_tensor"] = inputs_tensor
-        stats = self._local.stats = GenerationStats()
         settings = self._settings
+        stats = self._local.stats = GenerationStats(trace=Trace() if settings.trace else None)
         check_model(model)
         settings.price(model)
+        if stats.trace is not None:
+            stats.trace.curve = settings.curve
         request = Request(
             prediction_ids, namespace, seeds, remember, settings.tie_guard, self._streamer, settings.compile
         )

@@ -208,6 +208,8 @@ class _Loop:
         self._target, self._stats = target, stats
         self._prompts, self._drafter = prompts, drafter
         self.running = list(rows)
+        self._numbers = list(range(len(rows)))  # of the running rows, as the caller counts them
+        self._step_started = 0.0
         self._sessions: list[Session] = []
         self._open: list[Session] = []
         started = time.perf_counter()
@@ -225,7 +227,7 @@ class _Loop:
 
     def prefill(self, cache: Any, chunk_size: int | None) -> None:
         """Read the prompts and emit every row's first token."""
-        started = time.perf_counter()
+        started = self._step_started = time.perf_counter()
         if cache is not None and cache.get_seq_length() > 0:
             self._target.load(cache)
         logits = self._target.prefill(self._prompts.unread(), chunk_size=chunk_size)
@@ -238,6 +240,7 @@ class _Loop:
 
     def step(self) -> None:
         """One forward for all running rows: up to a whole draft plus one token each."""
+        self._step_started = time.perf_counter()
         drafts = self._propose()
         started = time.perf_counter()
         logits = self._target.check([row.last_id for row in self.running], drafts)
@@ -301,14 +304,16 @@ class _Loop:
         started = time.perf_counter()
         for session, draft, outcome in zip(self._sessions, drafts, outcomes):
             session.commit(draft, outcome)
-        self._stats.draft_seconds += time.perf_counter() - started
-        for draft, outcome in zip(drafts, outcomes):
-            self._stats.record(draft, outcome, is_prefill=is_prefill)
+        ended = time.perf_counter()
+        self._stats.draft_seconds += ended - started
+        for number, draft, outcome in zip(self._numbers, drafts, outcomes):
+            self._stats.record(draft, outcome, is_prefill=is_prefill, row=number, seconds=ended - self._step_started)
         alive = [index for index, row in enumerate(self.running) if not row.is_done]
         if 0 < len(alive) < len(self.running):
             self._target.cache.select_rows(alive)
         self.running = [self.running[index] for index in alive]
         self._sessions = [self._sessions[index] for index in alive]
+        self._numbers = [self._numbers[index] for index in alive]
 
     def finish(self, remember: Any) -> None:
         """Close every session; ``remember`` as the caller of generate asked."""

@@ -292,3 +292,23 @@ def test_what_is_remembered_is_drafted_in_later_calls_of_its_namespace_only():
     assert forwards[1] < forwards[0]
     assert model.generate.stats.accepted_by_source["memory"] == 0
     assert forwards[2] == forwards[3] == forwards[0]
+
+
+def test_a_trace_names_the_source_of_every_token_of_every_row():
+    """Rows that end at different steps keep their numbers, and nothing is traced unasked."""
+    model = _fresh()
+    ids = torch.cat([support.prompt(1, 24), support.prompt(2, 24)])
+    plain = model.generate(ids, max_new_tokens=30)[:, 24:].tolist()
+    eos = next(token for token in plain[0] if token not in plain[1])
+    zerodraft.attach(model, trace=True)
+    output = model.generate(ids, max_new_tokens=30, eos_token_id=eos)
+    stats = model.generate.stats
+    assert output[1, 24:].tolist() == plain[1]
+    assert [len(stats.trace.sources(row)) for row in (0, 1)] == [plain[0].index(eos) + 1, 30]
+    assert plain[0].index(eos) < 29
+    assert stats.trace.curve is not None
+    assert sum(len(step.sources) for step in stats.trace.steps) == stats.num_accepted_tokens > 0
+    assert all(step.seconds > 0 for step in stats.trace.steps)
+    zerodraft.attach(model)
+    model.generate(ids, max_new_tokens=4)
+    assert model.generate.stats.trace is None
