@@ -350,3 +350,10 @@ def test_memory_stays_within_its_bound() -> None:
     for vocab in (2, 50, 30_000):
         tree = SuffixTree(rng.integers(0, vocab, 30_000))
         assert tree.nbytes <= 110 * len(tree)
+
+
+@pytest.mark.parametrize("vocab", [1, 100, 30_000])
+def test_bytes_per_token_do_not_grow_with_the_text(vocab: int) -> None:
+    stream = np.random.default_rng(6).integers(0, vocab, 400_000)
+    per_token = [SuffixTree(stream[:n]).nbytes / n for n in (50_000, 100_000, 200_000, 400_000)]
+    assert all(longer <= 1.3 * shorter for shorter, longer in zip(per_token, per_token[1:]))
