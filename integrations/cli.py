@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from zerodraft.integrations.commands.theory import theory
-from zerodraft.integrations.terminal import (  # print_table: also for the demo
+from zerodraft.integrations.terminal import (
     Compare,
     Device,
     Dtype,
@@ -80,10 +80,16 @@ def edit(
         source = SourceFile.read(file)
         if not source.text.strip():
             raise ValueError(f"there is nothing to edit: {file} is empty")
+        if output is not None and output.resolve() == file.resolve():
+            write, output = True, None
+        if write:
+            source.check_writable()
+        if output is not None and not output.resolve().parent.is_dir():
+            raise ValueError(f"cannot write {output}: no folder {output.resolve().parent}")
         loaded = load(model, dtype, device)
         from zerodraft.integrations.editing import edit_text
 
-        with status("writing") as streamer:
+        with status("decoding three ways, zerodraft last" if compare else "writing") as streamer:
             result = edit_text(
                 loaded.model,
                 loaded.tokenizer,

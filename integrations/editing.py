@@ -55,6 +55,7 @@ def edit_text(
     drafter: Any = None,
     streamer: Any = None,
     compare: bool = False,
+    trace: bool = False,
 ) -> EditResult:
     """Return ``code`` as ``model`` rewrites it, with the old text as the prediction of the new one.
 
@@ -69,7 +70,7 @@ def edit_text(
         instruction: what to change.
         language: the fence's language tag, such as "python".
         max_new_tokens: by default one and a half times the code's tokens and 256, as far as the context goes.
-        temperature, top_p, seed, drafter, streamer, compare: as in ``generate_text``.
+        temperature, top_p, seed, drafter, streamer, compare, trace: as in ``generate_text``.
 
     Raises:
         EditError: an empty text, one that is too long for the context, an answer that hit the token limit, or one
@@ -87,8 +88,23 @@ def edit_text(
         top_p=top_p,
         seed=seed,
         drafter=drafter,
+        trace=trace,
     )
-    comparison, written = _run(call, streamer, compare)
+    comparison = None
+    if compare:
+        from zerodraft.integrations.compare import compare_ways
+
+        comparison = compare_ways(call, streamer=streamer)
+        written = comparison.zerodraft.written
+    else:
+        written = call.run(streamer=streamer)
+    return edit_result(tokenizer, code, call, fence, written, comparison)
+
+
+def edit_result(
+    tokenizer: Any, code: str, call: Call, fence: str, written: Written, comparison: Comparison | None = None
+) -> EditResult:
+    """Take the edited file out of what was written for ``edit_call``'s request, or raise an EditError."""
     answer = tokenizer.decode(written.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     body = block_body(answer, fence)
     if body is None and written.hit_limit:
@@ -99,9 +115,10 @@ def edit_text(
         raise EditError("the model gave no complete code block")
     if not body.strip():
         raise EditError("the model gave an empty code block")
+    opening = tokenizer.decode(call.prompt_ids).rsplit(fence, 1)[1]
     return EditResult(
         text=LineEnds.of(code).restore(body),
-        answer=f"{fence}{language}\n{answer}",
+        answer=f"{fence}{opening}{answer}",
         token_ids=written.token_ids,
         num_prompt_tokens=len(call.prompt_ids),
         stats=written.stats,
@@ -121,6 +138,7 @@ def edit_call(
     top_p: float = 1.0,
     seed: int | None = None,
     drafter: Any = None,
+    trace: bool = False,
 ) -> tuple[Call, str]:
     """Return the request behind ``edit_text``, arguments and errors as there, and the fence that the answer closes."""
     if not code.strip():
@@ -140,17 +158,9 @@ def edit_call(
         prediction_ids,
         drafter,
         criteria=lambda num_prompt_tokens: [fence_criterion(tokenizer, fence, num_prompt_tokens)],
+        trace=trace,
     )
     return call, fence
-
-
-def _run(call: Call, streamer: Any, compare: bool) -> tuple[Comparison | None, Written]:
-    if not compare:
-        return None, call.run(streamer=streamer)
-    from zerodraft.integrations.compare import compare_ways
-
-    comparison = compare_ways(call, streamer=streamer)
-    return comparison, comparison.zerodraft.written
 
 
 def _limit(model: Any, num_prompt: int, num_code: int, wanted: int | None) -> int:

@@ -87,10 +87,14 @@ class SourceFile:
         Raises:
             FileError: the file is write-protected, was changed or removed since it was read, or cannot be written.
         """
+        self.check_writable()
+        write_atomically(Path(os.path.realpath(self.path)), self.encode(text), expected=self.data)
+
+    def check_writable(self) -> None:
+        """Raise a FileError if the file is write-protected or gone, or its folder takes no new file."""
         target = Path(os.path.realpath(self.path))
-        if not os.access(target, os.W_OK):
+        if not os.access(target, os.W_OK) or not os.access(target.parent, os.W_OK):
             raise FileError(f"cannot write {self.path}: it is write-protected or gone")
-        write_atomically(target, self.encode(text), expected=self.data)
 
     def diff(self, text: str) -> str:
         """Return the unified diff from the old text to ``text``, in the form that ``patch -p1`` takes."""

@@ -91,6 +91,28 @@ def test_output_leaves_the_file(answering: Any, file: Path, tmp_path: Path) -> N
     assert file.read_text() == CODE
 
 
+def test_output_onto_the_file_itself_is_write(answering: Any, file: Path) -> None:
+    answering(f"{NEW}```")
+    file.chmod(0o600)
+    assert zerodraft("edit", file, "-i", "Rename.", "--output", file).exit_code == 0
+    assert file.read_text() == NEW
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_output_into_no_folder_is_refused_before_any_forward(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "load_model", None)
+    _refused(zerodraft("edit", file, "-i", "Rename.", "--output", tmp_path / "none" / "new.py"), "no folder")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is write-protected for root")
+def test_a_write_protected_file_is_refused_before_any_forward(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "load_model", None)
+    file.chmod(0o400)
+    _refused(zerodraft("edit", file, "-i", "Rename.", "--write"), "write-protected")
+
+
 def test_json_is_one_object_on_stdout(answering: Any, file: Path) -> None:
     answering(f"{NEW}```")
     document = json.loads(zerodraft("edit", file, "-i", "Rename.", "--json", "--compare").stdout)

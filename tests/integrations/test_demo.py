@@ -53,12 +53,26 @@ def test_the_demo_says_what_it_does_and_falls_back(
     monkeypatch.setattr(models, "load_from_hub", lambda *_, **__: None)
     monkeypatch.setattr(models, "load_model", lambda *_, **__: loaded)
     monkeypatch.setattr(sys, "argv", ["demo.py"])
+    monkeypatch.setattr(demo, "MAX_NEW_TOKENS", 1500)  # a token is a byte here
     demo.main()
     out, err = capsys.readouterr()
     assert out.startswith("--- a/")
     assert "falling back to SmolLM2" in err
     assert "478 MB" in err
     assert "state no licence of their own" in err
+    assert "the text is identical" in err
+
+
+def test_without_a_diff_there_is_still_the_comparison(
+    demo: Any, scripted: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    loaded = models.LoadedModel(scripted("I would rather not."), tokenizer, "scripted", "a script")
+    monkeypatch.setattr(demo, "load", lambda name: loaded)
+    monkeypatch.setattr(sys, "argv", ["demo.py"])
+    demo.main()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no complete code block" in err
     assert "the text is identical" in err
 
 
