@@ -19,7 +19,7 @@ from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 
 MATCH_LENS = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512]
-SHARES = {"edits": 0.15, "agents": 0.15, "continuation": 0.35, "summaries": 0.35}
+SHARES = {"edits": 0.1, "agents": 0.1, "continuation": 0.4, "summaries": 0.4}
 NUM_KINDS, NUM_ROUNDS, PSEUDO_TOKENS = 4, 200, 20.0
 
 
