@@ -130,6 +130,52 @@ def free_gamma(positions: float, batch_size: int) -> int:
     return max(0, math.floor(positions / batch_size) - 1)
 
 
+def lookahead_expected_tokens(alpha: float, gamma: int, num_guesses: int) -> float:
+    """E of Lookahead: tokens of a forward that checks b guesses of γ tokens, (γ + 1) − Σ (1 − α^i)^b for i = 1 ... γ.
+
+    With one guess this is ``expected_tokens``.
+
+    Raises:
+        ValueError: alpha outside [0, 1], gamma below 0 or num_guesses below 1.
+
+    Source: Lookahead decoding (arXiv:2402.02057), the analysis of its scaling.
+
+    >>> round(lookahead_expected_tokens(0.5, 4, 1), 4), round(lookahead_expected_tokens(0.5, 4, 15), 2)
+    (1.9375, 4.47)
+    """
+    _check(alpha, gamma)
+    if isinstance(num_guesses, bool) or not isinstance(num_guesses, int) or num_guesses < 1:
+        raise ValueError(f"num_guesses must be an integer of 1 or more, got {num_guesses!r}")
+    return gamma + 1.0 - math.fsum(math.pow(1.0 - math.pow(alpha, i), num_guesses) for i in range(1, gamma + 1))
+
+
+def lookahead_speedup(expected: float, steps_per_guess: float) -> float:
+    """S of Lookahead: (f − 1 + E) / f, where one forward in f has guesses that bring E tokens and the others one each.
+
+    Source: Lookahead decoding (arXiv:2402.02057), the analysis of its scaling.
+
+    >>> lookahead_speedup(4.0, 3.0)
+    2.0
+    """
+    if not 1.0 <= expected < math.inf or not 1.0 <= steps_per_guess < math.inf:
+        raise ValueError(f"expected and steps_per_guess must be 1 or more, got {expected!r} and {steps_per_guess!r}")
+    return (steps_per_guess - 1.0 + expected) / steps_per_guess
+
+
+def lookahead_positions(window_size: int, ngram_size: int, guess_set_size: int) -> int:
+    """Positions of one forward of Lookahead, at most: (W + G)(N − 1).
+
+    >>> lookahead_positions(15, 5, 15)
+    120
+    """
+    if window_size < 1 or ngram_size < 2 or guess_set_size < 0:
+        raise ValueError(
+            "expected window_size of 1, ngram_size of 2, guess_set_size of 0 or more, "
+            f"got {window_size}, {ngram_size}, {guess_set_size}"
+        )
+    return (window_size + guess_set_size) * (ngram_size - 1)
+
+
 def _direct(alpha: float, gamma: int) -> float:
     return (1.0 - math.pow(alpha, gamma + 1)) / (1.0 - alpha)
 

@@ -10,6 +10,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerodraft.lookup import theory
 from zerodraft.lookup.beside import TRIAL, Beside, WindowTrial, likeliest
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
@@ -270,6 +271,35 @@ def test_misuse_of_a_session():
         session.propose(1)
     with pytest.raises(RuntimeError, match="finished"):
         session.commit(Draft.empty(), made((), (1,), "full"))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "guesses"), [(0.3, 1, 1), (0.6, 3, 4), (0.9, 4, 15), (0.0, 3, 2), (1.0, 3, 2)]
+)
+def test_the_published_expectation_is_the_sum_over_cases(alpha, gamma, guesses):
+    """E = 1 + the sum over i of P(some guess has its first i tokens right), guesses independent."""
+    cases = 1 + sum(1 - (1 - alpha**i) ** guesses for i in range(1, gamma + 1))
+    assert theory.lookahead_expected_tokens(alpha, gamma, guesses) == pytest.approx(cases)
+    assert theory.lookahead_expected_tokens(alpha, gamma, 1) == pytest.approx(theory.expected_tokens(alpha, gamma))
+
+
+def test_the_published_speedup_and_positions():
+    assert theory.lookahead_speedup(5.0, 1.0) == 5.0
+    assert theory.lookahead_speedup(1.0, 7.0) == 1.0
+    session = Lookahead(15, 5, 15).begin(list(range(9)))
+    sizes = []
+    for _ in range(8):
+        draft = session.propose(512)
+        session.commit(draft, outcome_of(range(9), draft))
+        sizes.append(len(draft) + 1)
+    assert max(sizes) <= theory.lookahead_positions(15, 5, 15)
+    for bad in ((0.5, 2, 0), (1.5, 2, 1), (0.5, -1, 1)):
+        with pytest.raises(ValueError, match="must be"):
+            theory.lookahead_expected_tokens(*bad)
+    with pytest.raises(ValueError, match="1 or more"):
+        theory.lookahead_speedup(0.5, 1.0)
+    with pytest.raises(ValueError, match="ngram_size"):
+        theory.lookahead_positions(1, 1, 1)
 
 
 # ---- beside another drafter ------------------------------------------------------------------------------------------
