@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -356,4 +357,4 @@ def test_memory_stays_within_its_bound() -> None:
 def test_bytes_per_token_do_not_grow_with_the_text(vocab: int) -> None:
     stream = np.random.default_rng(6).integers(0, vocab, 400_000)
     per_token = [SuffixTree(stream[:n]).nbytes / n for n in (50_000, 100_000, 200_000, 400_000)]
-    assert all(longer <= 1.3 * shorter for shorter, longer in zip(per_token, per_token[1:]))
+    assert all(longer <= 1.3 * shorter for shorter, longer in itertools.pairwise(per_token))
