@@ -191,6 +191,10 @@ def measure(
                     "tokens_per_forward": round(done.stats.tokens_per_forward, 3),
                     "drafted_per_forward": round(done.stats.num_draft_tokens / done.stats.num_decode_forwards, 3),
                     "acceptance_rate": round(done.stats.draft_acceptance_rate, 4),
+                    "forwards_without_draft": round(done.stats.num_empty_drafts / done.stats.num_decode_forwards, 4),
+                    "drafts_wholly_rejected": round(
+                        1 - done.stats.accepted_by_depth[1] / max(1, done.stats.num_drafts), 4
+                    ),
                     "speedup": round(done.speedup(curves[name]), 3),
                     "calibration_error": round(done.calibration_error, 4),
                 }
@@ -257,7 +261,7 @@ def main() -> None:
     for table in options.tables.split(","):
         lines = [rule for rule in TABLES[table]() if options.only in rule.name]
         rows = list(measure(lines, traces, groups))
-        path = options.out / f"{table}.csv"
+        path = options.out / f"{table}{'_by_size' * options.by_size}.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
             file.write(f"# {json.dumps(about)}\n")
             writer = csv.DictWriter(file, list(rows[0]))
