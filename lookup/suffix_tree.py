@@ -83,13 +83,7 @@ class SuffixTree:
         Traceback (most recent call last):
         ValueError: token ids must be in [0, 2147483647], got -100 at position 0
         """
-        ids = as_token_ids(token_ids)
-        start, end = self._length, self._length + len(ids)
-        self._reserve(end)
-        self._tokens[start:end] = ids
-        self._index(end)
-        if len(ids) * 4 > end:  # a bulk build counts at once, so that the first propose is like any other
-            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, self._state)
+        self._extend(as_token_ids(token_ids))
 
     def append(self, token_id: int) -> None:
         """Append one token: ``extend([token_id])`` without the cost of making an array.
@@ -286,6 +280,16 @@ class SuffixTree:
                 tokens, leaf_parent, nodes, state, room, max_depth, max_branches, min_prob, source, block
             )
         return block, n
+
+    def _extend(self, ids: IntArray) -> None:
+        """``extend`` for ids that have been checked."""
+        start, end = self._length, self._length + len(ids)
+        if end > len(self._tokens):
+            self._reserve(end)
+        self._tokens[start:end] = ids
+        self._index(end)
+        if len(ids) * 4 > end:  # a bulk build counts at once, so that the first propose is like any other
+            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, self._state)
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for a text of this length. Everything is allocated before anything is replaced."""

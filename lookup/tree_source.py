@@ -58,4 +58,4 @@ class TreeSource:
         if self._at_length == len(self.tree):
             for i, (block, n) in enumerate(self._drafts):
                 self._scores[i] = DECAY * self._scores[i] + core.num_agreed(block, n, came)
-        self.tree.extend(came)
+        self.tree._extend(came)
