@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from zerodraft.integrations.commands.summarize import summarize
 from zerodraft.integrations.commands.theory import theory
 from zerodraft.integrations.terminal import (
     Compare,
@@ -245,4 +246,5 @@ def _print_diff(diff: str) -> None:
     write_out(diff)
 
 
-app.command()(theory)
+for command in (summarize, theory):
+    app.command()(command)

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from zerodraft.integrations.editing import edit_text
     from zerodraft.integrations.generating import generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.integrations.summarizing import summarize_text, summarize_texts
     from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.draft import Draft, Outcome
     from zerodraft.lookup.drafter import Drafter, DraftSession
+    from zerodraft.lookup.lookahead import Lookahead
     from zerodraft.lookup.memory import DraftMemory
     from zerodraft.lookup.ngram_index import NgramIndex
     from zerodraft.lookup.phrases import PhraseBook
     from zerodraft.lookup.policy import DraftPolicy
+    from zerodraft.lookup.recycling import TokenRecycler
     from zerodraft.lookup.segment_file import MemoryFileError
     from zerodraft.lookup.stats import GenerationStats
     from zerodraft.lookup.suffix_tree import SuffixTree
@@ -38,18 +41,22 @@ _HOME_OF = {
     "Drafter": "zerodraft.lookup.drafter",
     "DraftSession": "zerodraft.lookup.drafter",
     "DraftPolicy": "zerodraft.lookup.policy",
+    "Lookahead": "zerodraft.lookup.lookahead",
     "NgramIndex": "zerodraft.lookup.ngram_index",
     "DraftMemory": "zerodraft.lookup.memory",
     "MemoryFileError": "zerodraft.lookup.segment_file",
     "PhraseBook": "zerodraft.lookup.phrases",
     "SuffixTree": "zerodraft.lookup.suffix_tree",
     "warm_up": "zerodraft.lookup.warm_up",
+    "TokenRecycler": "zerodraft.lookup.recycling",
     "GenerationStats": "zerodraft.lookup.stats",
     "edit_text": "zerodraft.integrations.editing",
     "generate_text": "zerodraft.integrations.generating",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
     "speculate": "zerodraft.integrations.hf.attach",
+    "summarize_text": "zerodraft.integrations.summarizing",
+    "summarize_texts": "zerodraft.integrations.summarizing",
 }
 
 __all__ = [
@@ -60,16 +67,20 @@ __all__ = [
     "DraftSession",
     "Drafter",
     "GenerationStats",
+    "Lookahead",
     "MemoryFileError",
     "NgramIndex",
     "Outcome",
     "PhraseBook",
     "SuffixTree",
+    "TokenRecycler",
     "attach",
     "detach",
     "edit_text",
     "generate_text",
     "speculate",
+    "summarize_text",
+    "summarize_texts",
     "warm_up",
 ]
 
