@@ -17,12 +17,12 @@ from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_name
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy, priors
-from zerodraft.lookup.recycling import NUM_TOPK, RecycledSource, RecyclerShelf, TokenRecycler
 from zerodraft.lookup.shared_sources import SharedSources
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from zerodraft.lookup.recycling import RecyclerShelf, TokenRecycler
     from zerodraft.lookup.tree_source import TreeSource
 
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
@@ -76,7 +76,11 @@ class Drafter:
         if recycle not in (True, False, "shared"):
             raise ValueError(f'recycle must be True, False or "shared", got {recycle!r}')
         self.recycle: Final = recycle
-        self._recyclers = RecyclerShelf() if recycle == "shared" else None
+        self._recyclers: RecyclerShelf | None = None
+        if recycle == "shared":
+            from zerodraft.lookup.recycling import RecyclerShelf  # compiles: only for those who recycle
+
+            self._recyclers = RecyclerShelf()
         for name, value, kind in (
             ("policy", self.policy, DraftPolicy),
             ("memory", memory, DraftMemory),
@@ -113,7 +117,11 @@ class Drafter:
         """The table a new session of this namespace recycles from: a fresh one, the shared one, or None."""
         if self._recyclers is not None:
             return self._recyclers[namespace]
-        return TokenRecycler() if self.recycle else None
+        if not self.recycle:
+            return None
+        from zerodraft.lookup.recycling import TokenRecycler
+
+        return TokenRecycler()
 
     def propose_batch(
         self,
@@ -191,7 +199,7 @@ class DraftSession:
         if drafter.memory is not None or drafter.phrases is not None:
             self._shared = SharedSources(drafter.memory, drafter.phrases, namespace, prompt)
         recycler = drafter.recycler(namespace)
-        self._recycled = None if recycler is None else RecycledSource(recycler, prompt)
+        self._recycled = None if recycler is None else recycler.source(prompt)
         self._tree: TreeSource | None = None
         if drafter.suffix_tree:
             from zerodraft.lookup.tree_source import TreeSource  # its kernels load only where they are used
@@ -213,7 +221,7 @@ class DraftSession:
     @property
     def num_topk(self) -> int:
         """How many of the target's likeliest tokens ``commit`` wants in ``Outcome.topk`` for every position."""
-        return 0 if self._recycled is None else NUM_TOPK
+        return 0 if self._recycled is None else self._recycled.num_topk
 
     @property
     def copy_pointer(self) -> int:

@@ -198,6 +198,10 @@ class TokenRecycler:
             )
         return out, n
 
+    def source(self, prompt: IntArray) -> RecycledSource:
+        """This table as a source of one session, with the session's prompt read into it."""
+        return RecycledSource(self, prompt)
+
     def check_integrity(self) -> None:
         """Recount everything; raise AssertionError where the table contradicts itself. Cost: one Python pass."""
         held = np.flatnonzero(self._keys >= 0)
@@ -238,6 +242,7 @@ class RecycledSource:
     """One session's view of a recycler: fills up its drafts, and keeps the pace that says what a token is worth."""
 
     __slots__ = ("_cost", "_recycler", "_tokens")
+    num_topk: Final = core.K
 
     def __init__(self, recycler: TokenRecycler, prompt: IntArray) -> None:
         self._recycler = recycler

@@ -6,7 +6,7 @@ import importlib
 import time
 from typing import Final
 
-CORES: Final = tuple(f"zerodraft.lookup.{name}_core" for name in ("_ngram", "_policy", "_merge", "_suffix"))
+CORES: Final = tuple(f"zerodraft.lookup.{name}_core" for name in ("_ngram", "_policy", "_merge", "_suffix", "_recycling"))
 
 
 def warm_up() -> float:

@@ -126,9 +126,8 @@ def test_trees_are_the_oracles(seed, room, depth, with_held):
         held[core.ROW_TOKEN], held[core.ROW_PARENT] = tokens, parents
         held[core.ROW_PROB].view(np.float32)[:] = [prob for _, _, prob in nodes]
         depth = 6
-    expected = reference.recycled_tree(
-        theirs, chances_of(ours), context, ours._common.tolist(), nodes, room, depth, MIN_PROB
-    )
+    common = [token for token in ours._common.tolist() if token >= 0]
+    expected = reference.recycled_tree(theirs, chances_of(ours), context, common, nodes, room, depth, MIN_PROB)
     pair = (context[-2] if len(context) > 1 else -1, context[-1])
     block, size = ours.grow(pair, held, n, room, depth, np.zeros(room + 2), 1.0)
     if room == 0:
