@@ -20,6 +20,7 @@ from zerodraft.lookup.segment import Segment
 MAGIC: Final = b"ZDRAFTSG"
 VERSION: Final = 1
 BLOCK_BYTES: Final = 1 << 16
+SMALL_FILE: Final = 1 << 20  # smaller ones are read, not mapped
 # magic, version, header bytes, arena length, number of texts, slots and used slots of both tables, block bytes,
 # length of the namespace in bytes, CRC-32 of the header from here on with this field as zero.
 _HEADER: Final = struct.Struct("<8sIIQQQQQQIII")
@@ -117,7 +118,9 @@ def write_segment(path: Path, segment: Segment) -> int:
 
 
 def open_segment(path: Path) -> Segment:
-    """Map a segment file. Cost: its header, text ends and stamps are read; the rest when it is first used.
+    """Open a segment file: map it, or read one below a mebibyte.
+
+    Cost: its header, text ends and stamps are read; of a mapped file the rest when it is first used.
 
     Raises:
         FileNotFoundError: it is missing; with a memory in use that means it was replaced just now.
@@ -125,9 +128,13 @@ def open_segment(path: Path) -> Segment:
     """
     _refuse_big_endian()
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < _HEADER.size:
+        size = os.fstat(file.fileno()).st_size
+        if size < _HEADER.size:
             raise MemoryFileError(f"{path}: too short to be a memory file")
-        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if size < SMALL_FILE:  # a mapping holds a file descriptor, and there may be thousands of namespaces
+            mapped = memoryview(file.read())
+        else:
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     return _parse(path, mapped)
 
 

@@ -563,3 +563,35 @@ def test_long_texts_are_segments_of_their_own(tmp_path):
         assert held.propose(text[60_000:60_010], 4).token_ids.tolist() == text[60_010:60_014]
         assert len(held.propose(text[100:110], 4)) == 0
         held.check_integrity()
+
+
+def test_more_namespaces_than_file_descriptors(tmp_path):
+    resource = pytest.importorskip("resource")
+    memory = DraftMemory()
+    for number in range(150):
+        memory.add(text_of(number, 30), str(number))
+    memory.save(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    try:
+        fresh = DraftMemory.load(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(fresh.namespaces) == 150
+    assert fresh.propose(text_of(7, 30)[:20], 4, "7").token_ids.tolist() == text_of(7, 30)[20:24]
+
+
+def test_a_large_file_is_mapped(tmp_path):
+    memory = DraftMemory()
+    memory.add(text_of(1, 80_000))
+    memory.save(tmp_path)
+    fresh = DraftMemory.load(tmp_path)
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) > 1 << 20
+    assert continues_at(fresh, text_of(1, 80_000), 50_000)
+    for path in tmp_path.glob("*.zdseg"):
+        path.unlink()
+    assert continues_at(fresh, text_of(1, 80_000), 70_000)  # what is mapped outlives its name
+
+
+def continues_at(memory: DraftMemory, text: list[int], place: int) -> bool:
+    return memory.propose(text[place : place + 20], 8).token_ids.tolist() == text[place + 20 : place + 28]
