@@ -30,7 +30,7 @@ types: $(VENV)/.lint $(VENV)/.test
 	$(BIN)/mypy
 
 doctest: $(VENV)/.test
-	$(BIN)/python -m pytest --doctest-modules src/zerodraft README.md
+	$(BIN)/python -m pytest --doctest-modules src/zerodraft
 
 clean:
 	rm -rf $(VENV) build dist
