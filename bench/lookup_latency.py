@@ -158,7 +158,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         panel.set_xlabel("context, tokens")
         panel.grid(which="major", alpha=0.3)
     panels[0][0].set_ylabel("one step (append + propose 16), µs of CPU time, p50")
-    panels[0][-1].legend(fontsize=7)
+    panels[0][0].legend(fontsize=7, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
