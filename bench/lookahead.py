@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--max-nodes", type=int, default=64)
     parser.add_argument("--curve", default="free", help="cost the drafter reckons with: free, or one of curves.json")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--store", type=Path, default=weights.cache_dir() / "bench-lookahead")
+    parser.add_argument("--store", type=Path, default=weights.cache_dir().parent / "bench-lookahead")
     parser.add_argument("--out", type=Path, help="CSV file to append to")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

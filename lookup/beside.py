@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
+from zerodraft.lookup.drafter import DraftSession
 from zerodraft.lookup.lookahead import Lookahead, LookaheadSession
 from zerodraft.lookup.ngram_pool import GuessTrie, joined
 
@@ -61,22 +62,24 @@ class Beside:
         guessing = self.lookahead.begin(prompt_ids, prediction_ids, namespace)
         policy = getattr(self.drafter, "policy", None)
         curve: CostCurve = getattr(policy, "curve", DEFAULT_CURVE)
-        return BesideSession(
-            self.drafter.begin(prompt_ids, prediction_ids, namespace),
-            guessing,
-            curve.table(MAX_POSITIONS),
-            getattr(policy, "max_draft_tokens", MAX_POSITIONS),
-        )
+        max_nodes: int = getattr(policy, "max_draft_tokens", MAX_POSITIONS)
+        return BesideSession(self.drafter.begin(prompt_ids, prediction_ids, namespace), guessing, curve, max_nodes)
+
+    def propose_batch(
+        self, sessions: Sequence[BesideSession], max_tokens: int, max_depths: Sequence[int | None]
+    ) -> list[Draft]:
+        """Draft for the rows of one batch, which share the target's forward and so its cost; one depth for each."""
+        num_rows = len(sessions)
+        return [session.propose(max_tokens, depth, num_rows=num_rows) for session, depth in zip(sessions, max_depths)]
 
 
 class BesideSession:
     """One request of both drafters. Not thread-safe."""
 
-    def __init__(
-        self, other: Session, guessing: LookaheadSession, costs: npt.NDArray[np.float64], max_nodes: int
-    ) -> None:
+    def __init__(self, other: Session, guessing: LookaheadSession, curve: CostCurve, max_nodes: int) -> None:
         self._other, self._guessing = other, guessing
-        self._costs, self._max_nodes = costs, max_nodes
+        self._curve, self._num_rows = curve, 1
+        self._costs, self._max_nodes = curve.table(MAX_POSITIONS), max_nodes
         self._trial = WindowTrial()
         self._tokens, self._spent = 8.0, 4.0  # emitted, and the cost of their forwards: what a token is worth
         self._extra_cost = -1.0  # of the window and the guesses in the forward under way, -1: none
@@ -91,15 +94,20 @@ class BesideSession:
         """Why the window, or the other drafter, mostly stands down; None if neither does."""
         return self._trial.reason or getattr(self._other, "stand_down_reason", None)
 
-    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
-        """Draft from both sources.
+    def propose(self, max_tokens: int, max_depth: int | None = None, *, num_rows: int = 1) -> Draft:
+        """Draft from both sources; ``num_rows`` rows share the forward.
 
         Raises:
             ValueError: a negative bound. RuntimeError: the session is finished.
         """
+        if num_rows != self._num_rows:
+            self._num_rows, self._costs = num_rows, self._curve.shared_by(num_rows).table(MAX_POSITIONS)
         room = min(max_tokens, self._max_nodes, MAX_POSITIONS - 1)
         depth = room if max_depth is None else max_depth
-        draft = self._other.propose(max_tokens, max_depth)
+        if isinstance(self._other, DraftSession):
+            draft = self._other.propose(max_tokens, max_depth, num_rows=num_rows)
+        else:
+            draft = self._other.propose(max_tokens, max_depth)
         before = self._costs[min(1 + len(draft), MAX_POSITIONS)]
         self._extra_cost = -1.0
         if room <= 0 or depth <= 0 or (len(draft) and draft.probs[0] >= SURE):
