@@ -16,17 +16,21 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup import segment as segment_module
+from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import MEMORY, Outcome
+from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.segment import Segment
 from zerodraft.lookup.segment_file import MemoryFileError, open_segment
 
+FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
 namespaces = st.sampled_from([None, "", "a", "ä/../b"])
 texts = st.lists(st.integers(0, 3), max_size=40)
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """One writer, and a reader that sees what was saved when it refreshes."""
+    """One writer with a session on it, and a reader that sees what was saved when it refreshes."""
 
     contexts = Bundle("contexts")
 
@@ -38,6 +42,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.memory = DraftMemory(**self.options)
         self.model = reference.Memory(max_tokens, min_len, min_prob)
         self.disk: list = []
+        self.session = None
         self.is_bound = False
         self.reader = DraftMemory(**self.options, directory=self.directory)
         self.reader_model = reference.Memory(max_tokens, min_len, min_prob)
@@ -86,6 +91,35 @@ class MemoryMachine(RuleBasedStateMachine):
         self.memory = DraftMemory.load(self.directory, **self.options, verify=True)
         self.model.texts = list(self.disk)
 
+    @rule(prompt=texts, prediction=texts, namespace=namespaces)
+    def begin(self, prompt, prediction, namespace):
+        drafter = Drafter(policy=FREE, memory=self.memory)
+        self.session, self.namespace = drafter.begin(prompt, prediction, namespace), namespace
+        self.own = reference.Session(prompt, prediction, 128, 32)
+        self.output, self.prompt = [], prompt
+
+    @precondition(lambda self: self.session is not None)
+    @rule(num_accepted=st.integers(0, 9), new=texts, n=st.integers(0, 12))
+    def step(self, num_accepted, new, n):
+        draft = self.session.propose(n)
+        draft.check()
+        assert len(draft) <= n
+        path, children = [], draft.parents.tolist()
+        while len(path) < num_accepted and (path[-1] if path else -1) in children:
+            path.append(children.index(path[-1] if path else -1))
+        ids = [*draft.token_ids[path].tolist(), *new]
+        self.session.commit(draft, Outcome(path=tuple(path), new_ids=tuple(ids), stop="rejected"))
+        self.own.tokens += ids
+        self.output += ids
+
+    @precondition(lambda self: self.session is not None)
+    @rule(remember=st.sampled_from([False, True, "output", "both"]))
+    def finish(self, remember):
+        self.session.finish(remember)
+        if remember and self.session._drafter.memory is self.memory:
+            self.model.add([*self.prompt, *self.output] if remember == "both" else self.output, self.namespace)
+        self.session = None
+
     @rule()
     def refresh(self):
         self.reader.refresh()
@@ -97,6 +131,9 @@ class MemoryMachine(RuleBasedStateMachine):
             return
         self.memory.check_integrity()
         self.reader.check_integrity()
+        if self.session is not None:
+            self.session.index.check_integrity()
+            assert self.session.index.token_ids.tolist() == self.own.tokens
         assert self.memory.num_tokens == self.model.num_tokens <= self.options["max_tokens"]
         assert set(self.memory.namespaces) == {owner for _, owner, _ in self.model.texts}
 
@@ -505,8 +542,6 @@ def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatc
 
 
 def test_nearness_to_the_copy_counts_in_a_session():
-    from zerodraft.lookup.drafter import Drafter
-
     memory = DraftMemory()
     memory.add([1, 2, 3, 50, 51, *range(100, 130), 8, 9, 70, 71, 72])  # followed from here
     memory.add([8, 9, 80, 81, 82])  # newer, and matches as long
