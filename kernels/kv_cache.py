@@ -206,7 +206,7 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
             entries: per row, in the order of the rows.
         """
         moves = any(places and places[-1] != len(places) - 1 for places in entries)
-        if moves and self._is_uniform() and use_triton(self.layers[0].keys):
+        if moves and use_triton(self.layers[0].keys) and self._is_uniform():
             self._move_all(entries)
             self.set_lengths([start + len(places) for start, places in zip(self.rows.of_row, entries)])
             return

@@ -12,6 +12,8 @@ from zerodraft.integrations.hf.row import Row
 from zerodraft.kernels.verify import Walk, pick_and_walk
 from zerodraft.lookup.draft import Draft
 
+MAX_NOISE_ROWS = 64  # output positions whose noise is drawn ahead; deeper drafts of a sampled text are walked lazily
+
 
 def serves(logits: torch.Tensor) -> bool:
     """True where walking together is worth it: each token of a lazy walk waits for the GPU once."""
@@ -31,7 +33,8 @@ def walk_together(rows: Sequence[Row], drafts: Sequence[Draft], logits: torch.Te
     if not serves(logits) or not all(row.is_stateless and row.device == logits.device for row in rows):
         return None
     do_sample = rows[0].do_sample
-    if do_sample and not draws_like_multinomial(logits.device):
+    depth = 1 + max(_depth(draft) for draft in drafts) if do_sample else 0
+    if do_sample and (depth > MAX_NOISE_ROWS or not draws_like_multinomial(logits.device)):
         return None
     most = max(len(draft) for draft in drafts)
     trees = np.full((2, len(rows), most), -1, np.int32)
@@ -43,7 +46,6 @@ def walk_together(rows: Sequence[Row], drafts: Sequence[Draft], logits: torch.Te
     scores = torch.stack([row.processed(block) for row, block in zip(rows, logits[:, : 1 + most])])
     noise = states = None
     if do_sample:
-        depth = 1 + max(_depth(draft) for draft in drafts)
         states = [row.generator.get_state() for row in rows]
         noise = torch.stack([_draw(row.generator, depth, scores) for row in rows])
     walks = pick_and_walk(scores, token_ids, parents, torch.from_numpy(verify).to(logits.device), noise)

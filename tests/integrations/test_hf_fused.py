@@ -146,5 +146,15 @@ def test_a_device_whose_draws_cannot_be_foreseen_is_walked_lazily(
     assert calls[-1]
 
 
+def test_deep_drafts_of_sampled_text_are_walked_lazily(calls: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "MAX_NOISE_ROWS", 5)
+    model, ids = tiny("llama"), prompt()
+    for sample in (False, True):
+        expected = plain(model, ids, seed=2, max_new_tokens=20, do_sample=sample)
+        got, _ = ours(model, ids, oracle(expected[0], 5), seed=2, max_new_tokens=20, do_sample=sample)
+        assert torch.equal(got, expected)
+        assert all(calls) == (not sample)
+
+
 def test_cpu_rows_are_walked_lazily() -> None:
     assert not fused.serves(torch.zeros(1))

@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support import noise, ours, plain, prompt, tiny, walk_case
+from support import bushy, ours, plain, prompt, tiny, walk_case
 
-from zerodraft.kernels import kv_cache, kv_cache_triton, verify_triton
+from zerodraft.integrations.hf import fused
+from zerodraft.kernels import kv_cache, kv_cache_triton, verify, verify_triton
 from zerodraft.kernels.kv_cache import RaggedCache
 from zerodraft.kernels.verify import pick_and_walk
 
@@ -335,13 +336,24 @@ def test_states_that_the_kernel_does_not_take_are_written_by_torch(monkeypatch: 
 
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_model_writes_the_same_text_with_triton(monkeypatch: pytest.MonkeyPatch, sample: bool) -> None:
-    launches = []
-    original = kv_cache_triton.append
-    monkeypatch.setattr(kv_cache, "use_triton", lambda tensor: True)
-    monkeypatch.setattr(kv_cache_triton, "append", lambda *args: (launches.append(1), original(*args)))
+    """All three kernels in the loop, as on CUDA: rows walked together, cache appended and committed."""
+    launches = set()
+
+    def counted(module: object, name: str) -> None:
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args: (launches.add(name), original(*args))[1])
+
+    for module, name in ((kv_cache_triton, "append"), (kv_cache_triton, "commit"), (verify_triton, "pick_and_walk")):
+        counted(module, name)
+    for module in (kv_cache, verify):
+        monkeypatch.setattr(module, "use_triton", lambda tensor: True)
+    monkeypatch.setattr(fused, "serves", lambda logits: True)
     model, ids = tiny("llama"), prompt()
-    options = {"max_new_tokens": 10, "do_sample": sample}
+    options = {"max_new_tokens": 12, "do_sample": sample, "top_k": 0}
     expected = plain(model, ids, seed=3, **options)
-    got, _ = ours(model, ids, noise(1, width=3), seed=3, **options)
+    state = torch.get_rng_state()
+    got, stats = ours(model, ids, bushy(expected[0], width=3), seed=3, **options)
     assert torch.equal(got, expected)
-    assert launches
+    assert torch.equal(torch.get_rng_state(), state)
+    assert stats.num_decode_forwards < 11
+    assert launches == {"append", "commit", "pick_and_walk"}
