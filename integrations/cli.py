@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerodraft.integrations.commands.report import report
 from zerodraft.integrations.commands.summarize import summarize
 from zerodraft.integrations.commands.theory import theory
 from zerodraft.integrations.terminal import (
@@ -21,6 +22,7 @@ from zerodraft.integrations.terminal import (
     Json,
     Model,
     Seed,
+    ShowDrafts,
     Temperature,
     TopP,
     load,
@@ -31,6 +33,11 @@ from zerodraft.integrations.terminal import (
     talk,
     write_out,
 )
+
+if TYPE_CHECKING:
+    from zerodraft.integrations.editing import EditResult
+    from zerodraft.integrations.generating import GenerateResult
+    from zerodraft.integrations.models import LoadedModel
 
 app = typer.Typer(
     name="zerodraft",
@@ -71,6 +78,7 @@ def edit(
     top_p: TopP = 1.0,
     seed: Seed = None,
     compare: Compare = False,
+    show_drafts: ShowDrafts = False,
     as_json: Json = False,
 ) -> None:
     """Let a model edit a file, and print the change as a unified diff."""
@@ -103,6 +111,7 @@ def edit(
                 seed=seed,
                 streamer=streamer,
                 compare=compare,
+                trace=show_drafts or as_json,
             )
         if output is not None:
             write_atomically(Path(output.resolve()), source.encode(result.text))
@@ -110,9 +119,12 @@ def edit(
             source.replace(result.text)
         diff = source.diff(result.text)
         if as_json:
-            print_json(loaded, result.stats, result.comparison, file=str(file), text=result.text, diff=diff)
+            values = {"file": str(file), "text": result.text, "diff": diff, "spans": _spans(loaded, result)}
+            print_json(loaded, result.stats, result.comparison, **values)
         else:
             _print_diff(diff)
+        if show_drafts:
+            _print_spans(_spans(loaded, result), stderr=True)
         summary(result.stats, result.comparison, "" if diff else "nothing changed; ")
 
 
@@ -132,6 +144,7 @@ def generate(
     top_p: TopP = 1.0,
     seed: Seed = None,
     compare: Compare = False,
+    show_drafts: ShowDrafts = False,
     as_json: Json = False,
 ) -> None:
     """Let a model answer a prompt, and stream the text."""
@@ -151,12 +164,16 @@ def generate(
             top_p=top_p,
             seed=seed,
             raw=raw,
-            streamer=None if as_json else TextStream(loaded.tokenizer, write_out),
+            streamer=None if as_json or show_drafts else TextStream(loaded.tokenizer, write_out),
             compare=compare,
+            trace=show_drafts or as_json,
         )
         if as_json:
-            print_json(loaded, result.stats, result.comparison, text=result.text, hit_limit=result.hit_limit)
-        else:
+            values = {"text": result.text, "hit_limit": result.hit_limit, "spans": _spans(loaded, result)}
+            print_json(loaded, result.stats, result.comparison, **values)
+        if show_drafts:
+            _print_spans(_spans(loaded, result), stderr=as_json)
+        elif not as_json:
             write_out("\n")
         summary(result.stats, result.comparison, "stopped at --max-new-tokens; " if result.hit_limit else "")
 
@@ -171,7 +188,7 @@ def replay(
         str | None,
         typer.Option(
             help="Cost curve for drafting and speed-up: FILE:NAME, from a JSON file of named curves.",
-            show_default="25 more positions cost as much as one forward",
+            show_default="27 more positions cost as much as one forward",
         ),
     ] = None,
     measure: Annotated[
@@ -238,6 +255,21 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     return prompt
 
 
+def _spans(loaded: LoadedModel, result: EditResult | GenerateResult) -> list[tuple[str, str]]:
+    """The answer in runs of tokens of one source."""
+    from zerodraft.integrations.colouring import spans
+
+    trace = result.stats.trace
+    assert trace is not None
+    return spans(loaded.tokenizer, result.token_ids, trace.sources())
+
+
+def _print_spans(found: list[tuple[str, str]], *, stderr: bool) -> None:
+    from zerodraft.integrations.colouring import print_spans
+
+    print_spans(found, stderr=stderr)
+
+
 def _print_diff(diff: str) -> None:
     colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
     if sys.stdout.isatty():
@@ -246,5 +278,5 @@ def _print_diff(diff: str) -> None:
     write_out(diff)
 
 
-for command in (summarize, theory):
+for command in (report, summarize, theory):
     app.command()(command)

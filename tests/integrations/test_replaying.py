@@ -123,7 +123,7 @@ def test_the_command_prints_a_report_and_json(tmp_path):
     assert "context: 1" in text.stdout
     found = json.loads(run(file, "--json").stdout)
     assert found["num_traces"] == 1
-    assert found["curve"]["points"] == [[1, 1.0], [26, 2.0]]
+    assert found["curve"]["points"] == [[1, 1.0], [28, 2.0]]
 
 
 def test_options_have_an_effect(tmp_path):
