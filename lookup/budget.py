@@ -33,7 +33,7 @@ def share_budget(drafts: Sequence[Draft], max_tokens: int) -> list[Draft]:
     kept = np.zeros(len(probs), np.bool_)
     kept[np.argsort(-probs, kind="stable")[:max_tokens]] = True
     ends = np.cumsum(lengths)
-    return [_only(draft, kept[end - n : end]) for draft, end, n in zip(drafts, ends, lengths)]
+    return [draft.only(kept[end - n : end]) for draft, end, n in zip(drafts, ends, lengths)]
 
 
 def _on_the_way_down(draft: Draft) -> npt.NDArray[np.float32]:
@@ -42,22 +42,3 @@ def _on_the_way_down(draft: Draft) -> npt.NDArray[np.float32]:
         if parent >= 0 and probs[parent] < probs[node]:
             probs[node] = probs[parent]
     return probs
-
-
-def _only(draft: Draft, kept: npt.NDArray[np.bool_]) -> Draft:
-    """The draft without some nodes, none of which is an ancestor of one that stays."""
-    if kept.all():
-        return draft
-    if not kept.any():
-        return Draft.empty()
-    parents = draft.parents[kept]
-    new_index = np.cumsum(kept, dtype=np.int32) - 1
-    return Draft(
-        token_ids=draft.token_ids[kept],
-        parents=np.where(parents < 0, -1, new_index[parents]).astype(np.int32),
-        probs=draft.probs[kept],
-        match_len=draft.match_len[kept],
-        source=draft.source[kept],
-        origin=draft.origin[kept],
-        verify=draft.verify[kept],
-    )

@@ -173,6 +173,31 @@ class Draft:
         draft.check()
         return draft
 
+    def only(self, kept: npt.NDArray[np.bool_]) -> Draft:
+        """Return the draft without some of its nodes.
+
+        Args:
+            kept: bool (n,), True for the nodes that stay; the ancestors of a node that stays must stay, too.
+
+        >>> Draft.tree([5, 6, 7], [-1, -1, 1]).only(np.array([False, True, True])).parents.tolist()
+        [-1, 0]
+        """
+        if kept.all():
+            return self
+        if not kept.any():
+            return Draft.empty()
+        parents = self.parents[kept]
+        new_index = np.cumsum(kept, dtype=np.int32) - 1
+        return Draft(
+            token_ids=self.token_ids[kept],
+            parents=np.where(parents < 0, -1, new_index[parents]).astype(np.int32),
+            probs=self.probs[kept],
+            match_len=self.match_len[kept],
+            source=self.source[kept],
+            origin=self.origin[kept],
+            verify=self.verify[kept],
+        )
+
     def check(self) -> None:
         """Raise a ValueError unless this is a tree as the class docstring says. Cost: one Python pass."""
         seen: set[tuple[int, int]] = set()

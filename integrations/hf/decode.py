@@ -340,19 +340,7 @@ def _checked(draft: Draft, max_depth: int, target: Target) -> Draft:
     fits[MAX_DRAFT_NODES:] = False
     if target.only_chains:
         fits &= np.logical_and.accumulate(draft.parents == np.arange(len(draft)) - 1) & draft.verify
-    if fits.all():
-        return draft
-    new_index = np.cumsum(fits) - 1
-    parents = draft.parents[fits]
-    return Draft(
-        token_ids=draft.token_ids[fits],
-        parents=np.where(parents < 0, -1, new_index[parents]).astype(np.int32),
-        probs=draft.probs[fits],
-        match_len=draft.match_len[fits],
-        source=draft.source[fits],
-        origin=draft.origin[fits],
-        verify=draft.verify[fits],
-    )
+    return draft.only(fits)
 
 
 def _hand_back(target: Target, given: Any, config: GenerationConfig, num_rows: int) -> Any:
