@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import measure
 import numpy as np
 import torch
 
@@ -58,6 +59,20 @@ def make_drafter(setting: str, max_nodes: int, curve: CostCurve) -> Any:
     return Beside(drafter, window) if window is not None else drafter
 
 
+def prompts_of(kind: str) -> list[dict[str, str]]:
+    """The prompts written for this bench: chat messages, or beginnings of code to be completed."""
+    lines = (HERE / f"prompts_{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def encode(tokenizer: Any, entry: dict[str, str]) -> list[int]:
+    """Token ids: a message inside the model's chat template, a beginning of code as it is."""
+    if "prefix" in entry:
+        return list(tokenizer(entry["prefix"])["input_ids"])
+    talk = [{"role": "user", "content": entry["message"]}]
+    return list(tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False))
+
+
 class Texts:
     """The target's greedy continuations of the prompts, and what it says after nodes that were drafted along them."""
 
@@ -71,15 +86,7 @@ class Texts:
 
     def prompts(self, count: int) -> list[tuple[str, list[int]]]:
         """(id, token ids) of the first ``count`` prompts of the kind."""
-        lines = (HERE / f"prompts_{self.kind}.jsonl").read_text(encoding="utf-8").splitlines()
-        entries = [json.loads(line) for line in lines[:count]]
-        return [(entry["id"], self._encode(entry)) for entry in entries]
-
-    def _encode(self, entry: dict[str, str]) -> list[int]:
-        if "prefix" in entry:
-            return list(self.tokenizer(entry["prefix"])["input_ids"])
-        talk = [{"role": "user", "content": entry["message"]}]
-        return list(self.tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False))
+        return [(entry["id"], encode(self.tokenizer, entry)) for entry in prompts_of(self.kind)[:count]]
 
     def texts(self, prompts: list[tuple[str, list[int]]]) -> list[Text]:
         """The prompts' texts, decoded plainly, a dozen side by side, the first time."""
@@ -234,6 +241,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kind", default="code", choices=("chat", "code"))
     parser.add_argument("--count", type=int, default=20, help="prompts")
+    parser.add_argument("--skip", type=int, default=0, help="prompts to leave out before these")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--max-nodes", type=int, default=64)
     parser.add_argument("--curve", default="free", help="cost the drafter reckons with: free, or one of curves.json")
@@ -244,19 +252,21 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     curve = FREE if args.curve == "free" else CostCurve.load(HERE / "curves.json", args.curve)
     texts = Texts(args.model, args.dtype, args.kind, args.new_tokens, args.store)
-    prompts = texts.prompts(args.count)
+    prompts = texts.prompts(args.skip + args.count)[args.skip :]
     for setting in args.settings:
         started = time.process_time()
         drafter = make_drafter(setting, args.max_nodes, curve)
-        runs = [text.play(drafter) for text in texts.texts(prompts)]
-        texts.save()
+        runs = []
+        for text in texts.texts(prompts):
+            runs.append(text.play(drafter))
+            texts.save()
         row = {"model": args.model, "dtype": args.dtype, "kind": args.kind, "new_tokens": args.new_tokens}
         row |= {"setting": setting, "max_nodes": args.max_nodes, "curve": args.curve} | summary(runs)
         row = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
         print(json.dumps(row), flush=True)
         print(f"{texts.num_computed} nodes so far, {time.process_time() - started:.0f} s CPU", file=sys.stderr)
         if args.out is not None:
-            append(args.out, row)
+            append(args.out, row | measure.machine())
 
 
 def append(file: Path, row: dict[str, Any]) -> None:
