@@ -14,6 +14,8 @@ from zerodraft.lookup.draft import as_token_ids
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.replay import Replay, replay
+from zerodraft.lookup.stats import GenerationStats
+from zerodraft.lookup.trace import Trace
 
 Encode = Callable[[str], list[int]]
 
@@ -34,6 +36,7 @@ class ReplayReport:
         num_stood_down: traces in which most steps drafted nothing.
         stand_down_reason: why, in the last of them.
         lookup_seconds: spent in drafting, the replayed target's own work included.
+        outputs: the tokens of each replayed output, where the steps were to be kept.
     """
 
     replay: Replay
@@ -43,6 +46,7 @@ class ReplayReport:
     num_stood_down: int = 0
     stand_down_reason: str | None = None
     lookup_seconds: float = 0.0
+    outputs: list[list[int]] = field(default_factory=list)
 
     @property
     def speedup(self) -> float:
@@ -100,6 +104,7 @@ def replay_traces(
     tokenizer: str | Path | None = None,
     policy: DraftPolicy | None = None,
     skip_bad: bool = False,
+    trace: bool = False,
 ) -> ReplayReport:
     """Replay a JSONL file of {"prompt", "output", "prediction"?} and report what drafting would have brought.
 
@@ -111,6 +116,7 @@ def replay_traces(
         tokenizer: for texts: a folder, a tokenizer.json, or a hub id.
         policy: how to draft; its ``cost`` is also the curve of the speed-up.
         skip_bad: leave lines out that cannot be replayed, instead of refusing the file.
+        trace: keep every step in ``replay.stats.trace``, one row per trace, and the outputs.
 
     Raises:
         BadLine: (a ValueError) the first line that cannot be replayed, by its number.
@@ -118,11 +124,11 @@ def replay_traces(
     """
     policy = DraftPolicy() if policy is None else policy
     drafter = Drafter(policy=policy)
-    report = ReplayReport(Replay(), policy.curve)
+    report = ReplayReport(Replay(GenerationStats(trace=Trace() if trace else None)), policy.curve)
     encode = _lazy_tokenizer(tokenizer)
     for number, line in _lines(Path(file)):
         try:
-            trace = _parse(line, encode)
+            texts = _parse(line, encode)
         except ValueError as error:
             message = f"line {number}: {error}"
             if not skip_bad:
@@ -130,10 +136,11 @@ def replay_traces(
             report.bad_lines.append(message)
             continue
         started = time.perf_counter()
-        session = drafter.begin(trace["prompt"], trace.get("prediction"))
-        report.replay.merge(replay(session, trace["output"]))
+        session = drafter.begin(texts["prompt"], texts.get("prediction"))
+        report.replay.merge(replay(session, texts["output"], trace=trace))
         report.lookup_seconds += time.perf_counter() - started
         report.num_traces += 1
+        report.outputs += [texts["output"]] if trace else []
         if session.stand_down_reason is not None:
             report.num_stood_down += 1
             report.stand_down_reason = session.stand_down_reason

@@ -25,6 +25,7 @@ Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
 TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a temperature.")]
 Seed = Annotated[int | None, typer.Option(help="Seed for sampling.", show_default="none")]
 Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
+ShowDrafts = Annotated[bool, typer.Option("--show-drafts", help="Colour the text by where it was drafted from.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
 
 
@@ -121,7 +122,8 @@ def print_table(comparison: Comparison) -> None:
 
 def print_json(loaded: LoadedModel, stats: GenerationStats, comparison: Comparison | None, **values: Any) -> None:
     compared = None if comparison is None else comparison.as_dict()
-    document = values | {"model": loaded.origin, "stats": stats.as_dict(), "compare": compared}
+    trace = None if stats.trace is None else stats.trace.as_dict()
+    document = values | {"model": loaded.origin, "stats": stats.as_dict(), "compare": compared, "trace": trace}
     write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 

@@ -36,16 +36,19 @@ class Trace:
         steps: every row's prefill and decode steps; the rows of a batch take turns.
         prob_sums: float64 (NUM_BINS, 3): over all drafted nodes whose probability fell into one of ten equal bins, how
             many there were, the sum of their probabilities, and how many were accepted.
+        num_rows: rows seen so far.
         curve: what the drafter took the forwards to cost, None where it did not say.
     """
 
     steps: list[Step] = field(default_factory=list)
     prob_sums: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_BINS, 3)))
+    num_rows: int = 0
     curve: CostCurve | None = None
 
     def record(self, draft: Draft, outcome: Outcome, *, row: int, seconds: float, is_prefill: bool) -> None:
         """Add one step of one row. Cost: O(number of drafted nodes)."""
         sources = tuple(int(draft.source[node]) for node in outcome.path)
+        self.num_rows = max(self.num_rows, row + 1)
         self.steps.append(Step(row, len(draft), len(outcome.new_ids), sources, seconds, is_prefill))
         if len(draft):
             tally_probs(draft, outcome, self.prob_sums)
@@ -61,8 +64,8 @@ class Trace:
 
     def merge(self, other: Trace) -> None:
         """Append another call's steps; its rows get the numbers after these."""
-        first = 1 + max((step.row for step in self.steps), default=-1)
-        self.steps += [step._replace(row=first + step.row) for step in other.steps]
+        self.steps += [step._replace(row=self.num_rows + step.row) for step in other.steps]
+        self.num_rows += other.num_rows
         self.prob_sums += other.prob_sums
         self.curve = self.curve or other.curve
 
