@@ -6,7 +6,8 @@ import importlib
 import time
 from typing import Final
 
-CORES: Final = tuple(f"zerodraft.lookup.{name}_core" for name in ("_ngram", "_policy", "_merge", "_suffix", "_recycling"))
+STRUCTURES: Final = ("ngram", "policy", "merge", "suffix", "recycling")
+CORES: Final = tuple(f"zerodraft.lookup._{name}_core" for name in STRUCTURES)
 
 
 def warm_up() -> float:
