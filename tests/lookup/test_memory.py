@@ -546,7 +546,7 @@ def test_nearness_to_the_copy_counts_in_a_session():
     memory.add([1, 2, 3, 50, 51, *range(100, 130), 8, 9, 70, 71, 72])  # followed from here
     memory.add([8, 9, 80, 81, 82])  # newer, and matches as long
     session = Drafter(memory=memory).begin([7, 1, 2, 3])
-    for new in ([50, 51, *range(100, 130)], [8, 9]):
+    for new in ([50, 51, *range(100, 130)], [77, 8, 9]):  # the 77 is not in the memory
         draft = session.propose(64)
         path = tuple(range(min(len(draft), len(new))))
         agreed = draft.token_ids[list(path)].tolist() == new[: len(path)]
