@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zerodraft.integrations.commands.doctor import doctor
+from zerodraft.integrations.commands.memory import memory
 from zerodraft.integrations.commands.report import report
 from zerodraft.integrations.commands.summarize import summarize
 from zerodraft.integrations.commands.theory import theory
@@ -278,5 +280,6 @@ def _print_diff(diff: str) -> None:
     write_out(diff)
 
 
-for command in (report, summarize, theory):
+for command in (report, summarize, theory, doctor):
     app.command()(command)
+app.add_typer(memory, name="memory")

@@ -200,15 +200,16 @@ def _lazy_tokenizer(source: str | Path | None) -> Encode:
         if source is None:
             raise ValueError("texts need a tokenizer; give one, or token ids")
         if not loaded:
-            loaded.append(_load_tokenizer(source))
+            loaded.append(load_tokenizer(source))
         return loaded[0](text)
 
     if source is not None and Path(source).exists():
-        loaded.append(_load_tokenizer(source))  # a bad file is one error, not one per line
+        loaded.append(load_tokenizer(source))  # a bad file is one error, not one per line
     return encode
 
 
-def _load_tokenizer(source: str | Path) -> Encode:
+def load_tokenizer(source: str | Path) -> Encode:
+    """Return what turns a text into ids, from a folder, a tokenizer.json or a hub id; a ValueError if there is none."""
     path = Path(source)
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
