@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
 import time
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup._ngram_core import SCORE_CAP
+from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
 from zerodraft.lookup.manifest import (
     MANIFEST,
@@ -88,8 +88,8 @@ class DraftMemory:
             ValueError: an option outside its range.
             MemoryFileError: the directory holds a file that is cut, damaged, foreign or of another version.
         """
-        self.max_tokens: Final = _int_in("max_tokens", max_tokens, 1, 2**30)
-        self.min_match_len: Final = _int_in("min_match_len", min_match_len, 1, MAX_MATCH)
+        self.max_tokens: Final = int_in("max_tokens", max_tokens, 1, 2**30)
+        self.min_match_len: Final = int_in("min_match_len", min_match_len, 1, MAX_MATCH)
         if not 0 <= min_prob <= 1:
             raise ValueError(f"min_prob must be in [0, 1], got {min_prob!r}")
         self.min_prob: Final = float(min_prob)
@@ -193,7 +193,7 @@ class DraftMemory:
 
     def evict(self, num_tokens: int) -> int:
         """Drop the oldest texts until ``num_tokens`` tokens are gone; return how many went. Cost: O(texts dropped)."""
-        _int_in("num_tokens", num_tokens, 0, 2**62)
+        int_in("num_tokens", num_tokens, 0, 2**62)
         with self._lock:
             before = self._shelf.num_tokens
             self._shelf.evict_to(max(0, before - num_tokens))
@@ -472,13 +472,3 @@ def check_namespace(namespace: object) -> None:
         raise ValueError(f"namespace must be text that UTF-8 can hold, got {namespace!r}") from None
     if size >= MAX_NAMESPACE:
         raise ValueError(f"namespace must be shorter than {MAX_NAMESPACE} bytes, got {size}")
-
-
-def _int_in(name: str, value: int, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or not low <= number <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
-    return number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 MAX_DRAFT_TOKENS: Final = 4096
@@ -60,12 +60,12 @@ class DraftPolicy:
     def __post_init__(self) -> None:
         if not isinstance(self.cost, CostCurve) and self.cost != "auto":
             raise ValueError(f'cost must be a CostCurve or "auto", got {self.cost!r}')
-        _check_int("max_draft_tokens", self.max_draft_tokens, 1, MAX_DRAFT_TOKENS)
+        int_in("max_draft_tokens", self.max_draft_tokens, 1, MAX_DRAFT_TOKENS)
         if self.max_batch_tokens is not None:
-            _check_int("max_batch_tokens", self.max_batch_tokens, 0, MAX_ROWS * MAX_DRAFT_TOKENS)
-        _check_int("max_branches", self.max_branches, 1, MAX_BRANCHES)
-        _check_int("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_LOOKUP)
-        _check_int("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP)
+            int_in("max_batch_tokens", self.max_batch_tokens, 0, MAX_ROWS * MAX_DRAFT_TOKENS)
+        int_in("max_branches", self.max_branches, 1, MAX_BRANCHES)
+        int_in("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_LOOKUP)
+        int_in("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError(
                 "prompt_lookup_min must not exceed prompt_lookup_max, "
@@ -88,7 +88,7 @@ class DraftPolicy:
         """What the adaptive rule looks up; solved once per process for each curve, cap, power of two of rows and of
         context (milliseconds), then found in a nanosecond-cheap cache."""
         curve = self.curve
-        _check_int("num_rows", num_rows, 1, MAX_ROWS)
+        int_in("num_rows", num_rows, 1, MAX_ROWS)
         rounded = 1 << max(context - 1, 1).bit_length() if curve.long_points else 0
         return _tables(curve, self.max_draft_tokens, 1 << (num_rows - 1).bit_length(), rounded)
 
@@ -130,12 +130,3 @@ def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Ta
 def _frozen(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     array.flags.writeable = False
     return array
-
-
-def _check_int(name: str, value: int, low: int, high: int) -> None:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or not low <= number <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
