@@ -780,7 +780,7 @@ def lookahead_step(target, context: list[int], levels: list[list[int]]) -> list[
     return grams
 
 
-# ---- theory: the published formulas, by the sum over what can happen --------------------------------------------------
+# ---- theory: the published formulas, by the sum over what can happen -------------------------------------------------
 
 
 def expected_tokens_by_cases(alpha, gamma):

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("lookup", "kernels", "integrations")
-HEAVY = ("numba", "torch", "transformers", "numpy")
+HEAVY = ("numba", "torch", "transformers", "numpy", "jinja2")
 
 
 def run(*arguments: str | Path, cwd: Path, **variables: str) -> str:
@@ -99,7 +99,10 @@ def test_importing_the_face_loads_nothing_heavy(tmp_path: Path) -> None:
     assert loaded_by("import zerodraft; zerodraft.Draft", tmp_path) == {"numpy"}
 
 
-@pytest.mark.parametrize("command", [["--help"], ["edit", "--help"], ["generate", "--help"], ["--version"]])
+COMMANDS = ("edit", "generate", "replay", "report", "summarize", "theory", "doctor", "memory", "memory build")
+
+
+@pytest.mark.parametrize("command", [["--help"], ["--version"], *([*name.split(), "--help"] for name in COMMANDS)])
 def test_help_loads_nothing_heavy(tmp_path: Path, command: list[str]) -> None:
     code = f"""
 sys.argv = ["zerodraft", *{command}]
