@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import reference
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.lookup import theory
@@ -83,6 +83,7 @@ def test_the_golden_table():
     assert set(draft.source.tolist()) == {WINDOW}
 
 
+@settings(deadline=None)
 @given(st.integers(1, 7), st.integers(2, 6), st.integers(0, 10**6), st.sampled_from(["one", "accepted"]))
 def test_every_step_yields_the_oracles_ngrams(width, ngram, seed, shift):
     rng = random.Random(seed)
@@ -310,6 +311,7 @@ def beside(curve=FREE, nodes=64, recycle=True, **options):
     return Beside(drafter, Lookahead(**{"window_size": 5, "ngram_size": 4, "guess_set_size": 5, **options}))
 
 
+@settings(deadline=None)  # the first example compiles
 @given(st.integers(0, 10**6), st.sampled_from([1, 5, 24, 64]))
 def test_a_merged_draft_is_a_tree_within_the_budget(seed, nodes):
     rng = random.Random(seed)

@@ -69,6 +69,7 @@ def paths_of(block, n):
     return paths
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6))
 def test_lists_and_levels_are_the_oracles(seed):
     ours, theirs, _ = filled(seed)
@@ -83,6 +84,7 @@ def test_lists_and_levels_are_the_oracles(seed):
                 assert ours._levels[place] == kind % 4
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6))
 def test_ranks_are_counted_as_the_oracle_counts_them(seed):
     ours, theirs, context = filled(seed)
@@ -97,6 +99,7 @@ def test_ranks_are_counted_as_the_oracle_counts_them(seed):
     assert ours._counts == pytest.approx(before)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, VOCAB - 1), max_size=40), st.integers(0, 10**6))
 def test_a_text_that_was_read_is_known(text, seed):
     ours, theirs, _ = filled(seed)
