@@ -84,9 +84,9 @@ class Texts:
         self._known: dict[str, Any] = pickle.loads(self._file.read_bytes()) if self._file.exists() else {}
         self.num_computed = 0
 
-    def prompts(self, count: int) -> list[tuple[str, list[int]]]:
-        """(id, token ids) of the first ``count`` prompts of the kind."""
-        return [(entry["id"], encode(self.tokenizer, entry)) for entry in prompts_of(self.kind)[:count]]
+    def prompts(self) -> list[tuple[str, list[int]]]:
+        """(id, token ids) of the kind's prompts."""
+        return [(entry["id"], encode(self.tokenizer, entry)) for entry in prompts_of(self.kind)]
 
     def texts(self, prompts: list[tuple[str, list[int]]]) -> list[Text]:
         """The prompts' texts, decoded plainly, a dozen side by side, the first time."""
@@ -242,6 +242,7 @@ def main() -> None:
     parser.add_argument("--kind", default="code", choices=("chat", "code"))
     parser.add_argument("--count", type=int, default=20, help="prompts")
     parser.add_argument("--skip", type=int, default=0, help="prompts to leave out before these")
+    parser.add_argument("--shortest", action="store_true", help="take the shortest prompts first")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--max-nodes", type=int, default=64)
     parser.add_argument("--curve", default="free", help="cost the drafter reckons with: free, or one of curves.json")
@@ -252,7 +253,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     curve = FREE if args.curve == "free" else CostCurve.load(HERE / "curves.json", args.curve)
     texts = Texts(args.model, args.dtype, args.kind, args.new_tokens, args.store)
-    prompts = texts.prompts(args.skip + args.count)[args.skip :]
+    prompts = texts.prompts()
+    if args.shortest:
+        prompts.sort(key=lambda prompt: len(prompt[1]))
+    prompts = prompts[args.skip : args.skip + args.count]
     for setting in args.settings:
         started = time.process_time()
         drafter = make_drafter(setting, args.max_nodes, curve)
@@ -261,6 +265,7 @@ def main() -> None:
             runs.append(text.play(drafter))
             texts.save()
         row = {"model": args.model, "dtype": args.dtype, "kind": args.kind, "new_tokens": args.new_tokens}
+        row |= {"chosen": f"{'shortest ' if args.shortest else ''}{args.skip}:{args.skip + args.count}"}
         row |= {"setting": setting, "max_nodes": args.max_nodes, "curve": args.curve} | summary(runs)
         row = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
         print(json.dumps(row), flush=True)
