@@ -192,6 +192,21 @@ def test_show_drafts_colours_on_a_terminal_only(tiny_folder: Path, monkeypatch: 
     assert "\x1b[" in coloured.stdout
 
 
+def test_show_drafts_leaves_the_diff_alone(
+    scripted: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = HOSTILE.replace("y =", "z =")
+    loaded = models.LoadedModel(scripted(f"{new}```"), tokenizer, "scripted", "a script")
+    monkeypatch.setattr(models, "load_model", lambda *args, **options: loaded)
+    file = tmp_path / "a.py"
+    file.write_text(HOSTILE)
+    without = zerodraft("edit", file, "-i", "Rename y.")
+    shown = zerodraft("edit", file, "-i", "Rename y.", "--show-drafts")
+    assert shown.stdout == without.stdout != ""
+    assert f"{new}```" in shown.stderr
+    assert f"{new}```" not in without.stderr
+
+
 def test_a_text_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     print_spans([("plain", "a\x1b]0;title\x07[red]b"), ("context", "c")])
