@@ -98,7 +98,7 @@ class TokenRecycler:
         return [] if place < 0 else [token for token in self._rows[place].tolist() if token >= 0]
 
     def read(self, text: IntArray) -> None:
-        """Store what follows what in a text, such as a prompt; its last ``MAX_READ`` tokens. Cost: 0.2 µs per token."""
+        """Store what follows what in a text, such as a prompt; its last ``MAX_READ`` tokens. Cost: O(tokens)."""
         text = np.ascontiguousarray(text[-MAX_READ:], np.int32)
         with self._lock:
             self._make_room(2 * len(text))
