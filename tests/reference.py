@@ -789,7 +789,6 @@ def expected_tokens_by_cases(alpha, gamma):
     return total + (gamma + 1) * alpha**gamma
 
 
-def best_gamma_by_trial(alpha, cost, most):
-    """The smallest of the best values of gamma, by trying them all."""
-    speeds = [expected_tokens_by_cases(alpha, gamma) / (gamma * cost + 1) for gamma in range(most + 1)]
-    return speeds.index(max(speeds))
+def speedups_by_trial(alpha, cost, most):
+    """The speed-up of every gamma from 0 to ``most``; exact where alpha and cost are fractions."""
+    return [sum(alpha**k for k in range(gamma + 1)) / (gamma * cost + 1) for gamma in range(most + 1)]
