@@ -22,11 +22,14 @@ from zerodraft.integrations.terminal import (
     Device,
     Dtype,
     Json,
+    Lookahead,
     Model,
+    Recycle,
     Seed,
     ShowDrafts,
     Temperature,
     TopP,
+    drafter_of,
     load,
     one_line_errors,
     print_json,
@@ -80,6 +83,8 @@ def edit(
     top_p: TopP = 1.0,
     seed: Seed = None,
     compare: Compare = False,
+    recycle: Recycle = False,
+    lookahead: Lookahead = None,
     show_drafts: ShowDrafts = False,
     as_json: Json = False,
 ) -> None:
@@ -88,6 +93,7 @@ def edit(
 
     with one_line_errors():
         _check(temperature, top_p, max_new_tokens)
+        drafter = drafter_of(recycle, lookahead)
         source = SourceFile.read(file)
         if not source.text.strip():
             raise ValueError(f"there is nothing to edit: {file} is empty")
@@ -111,6 +117,7 @@ def edit(
                 temperature=temperature,
                 top_p=top_p,
                 seed=seed,
+                drafter=drafter,
                 streamer=streamer,
                 compare=compare,
                 trace=show_drafts or as_json,
@@ -146,12 +153,15 @@ def generate(
     top_p: TopP = 1.0,
     seed: Seed = None,
     compare: Compare = False,
+    recycle: Recycle = False,
+    lookahead: Lookahead = None,
     show_drafts: ShowDrafts = False,
     as_json: Json = False,
 ) -> None:
     """Let a model answer a prompt, and stream the text."""
     with one_line_errors():
         _check(temperature, top_p, max_new_tokens)
+        drafter = drafter_of(recycle, lookahead)
         message = _read_prompt(prompt, file)
         loaded = load(model, dtype, device)
         from zerodraft.integrations.generating import generate_text
@@ -166,6 +176,7 @@ def generate(
             top_p=top_p,
             seed=seed,
             raw=raw,
+            drafter=drafter,
             streamer=None if as_json or show_drafts else TextStream(loaded.tokenizer, write_out),
             compare=compare,
             trace=show_drafts or as_json,

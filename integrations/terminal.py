@@ -26,6 +26,13 @@ TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a tempe
 Seed = Annotated[int | None, typer.Option(help="Seed for sampling.", show_default="none")]
 Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
 ShowDrafts = Annotated[bool, typer.Option("--show-drafts", help="Colour the text by where it was drafted from.")]
+Recycle = Annotated[bool, typer.Option("--recycle", help="Also draft what the model itself nearly said before.")]
+Lookahead = Annotated[
+    str | None,
+    typer.Option(
+        "--lookahead", help="Also guess by Lookahead: window, n-gram size, guesses; 4,4,8.", show_default="none"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
 
 
@@ -40,6 +47,23 @@ def load(name: str, dtype: str, device: str) -> LoadedModel:
     if (seconds := warm_up()) > 2.0:
         talk(f"compiled the lookup kernels in {seconds:.0f} s (once per machine)")
     return loaded
+
+
+def drafter_of(recycle: bool, lookahead: str | None) -> Any:
+    """The drafter that the options ask for, None for the default one."""
+    if not recycle and lookahead is None:
+        return None
+    from zerodraft.lookup.beside import Beside
+    from zerodraft.lookup.drafter import Drafter
+    from zerodraft.lookup.lookahead import Lookahead
+
+    own = Drafter(recycle=recycle)
+    if lookahead is None:
+        return own
+    parts = lookahead.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--lookahead must be three numbers, window, n-gram size and guesses, got {lookahead!r}")
+    return Beside(own, Lookahead(*map(int, parts)))
 
 
 @contextlib.contextmanager

@@ -142,6 +142,8 @@ class _Settings:
             raise ValueError("give a drafter or a policy, not both: Drafter(policy=...) takes the policy")
         if drafter is None:
             drafter = Drafter() if policy is None else Drafter(policy=policy)
+        if isinstance(drafter, Beside) and lookahead is None:
+            drafter, lookahead = drafter.drafter, drafter.lookahead
         self.drafter, self._lookahead = drafter, lookahead
         if lookahead is not None:
             Beside(drafter, lookahead)  # refuses what is none, before the model is touched

@@ -292,3 +292,31 @@ def test_characters_of_several_tokens_stream_whole(tokenizer: Any) -> None:
         assert "".join(pieces) == text, "everything was shown as soon as it was whole"
         stream.end()
         assert "".join(pieces) == text
+
+
+@pytest.mark.parametrize(
+    "options", [["--recycle"], ["--lookahead", "3,3,3"], ["--recycle", "--lookahead", "4,3,2"]], ids=" ".join
+)
+def test_other_sources_of_guesses_change_the_statistics_not_the_text(
+    answering: Any, file: Path, tiny_folder: Path, options: Any
+) -> None:
+    written = ["generate", "Write.", "--json", "--max-new-tokens", "30", "--model", tiny_folder]
+    plain, other = zerodraft(*written), zerodraft(*written, *options)
+    assert other.exit_code == 0, other.output
+    before, after = json.loads(plain.stdout), json.loads(other.stdout)
+    assert after["text"] == before["text"]
+    counted = [run["stats"]["drafted_by_source"] for run in (before, after)]
+    windows = [run["stats"]["num_window_nodes"] for run in (before, after)]
+    assert counted[0] != counted[1] or windows[0] != windows[1]
+    answering(f"{NEW}```")
+    edited = zerodraft("edit", file, "-i", "Rename.", *options)
+    assert edited.exit_code == 0, edited.output
+    assert edited.stdout == zerodraft("edit", file, "-i", "Rename.").stdout
+
+
+@pytest.mark.parametrize("given", ["3", "3,3", "a,b,c", "3,3,-1", "0,3,3"])
+def test_a_bad_lookahead_is_refused_before_the_model_is_loaded(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "load_model", lambda *args, **options: pytest.fail("loaded"))
+    result = zerodraft("generate", "Write.", "--lookahead", given)
+    assert result.exit_code == 1
+    assert len(result.stderr.strip().splitlines()) == 1
