@@ -143,7 +143,7 @@ class _Settings:
         if drafter is None:
             drafter = Drafter() if policy is None else Drafter(policy=policy)
         if isinstance(drafter, Beside) and lookahead is None:
-            drafter, lookahead = drafter.drafter, drafter.lookahead
+            lookahead, drafter = drafter.lookahead, drafter.drafter
         self.drafter, self._lookahead = drafter, lookahead
         if lookahead is not None:
             Beside(drafter, lookahead)  # refuses what is none, before the model is touched

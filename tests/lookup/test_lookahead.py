@@ -49,7 +49,7 @@ def outcome_of(context, draft, target=toy, k=1) -> Outcome:
 
 
 def test_the_golden_table():
-    """Window 3, n-grams of 3, 2 guesses: mask and positions as in a table drawn by hand, from the ancestor mask alone."""
+    """Window 3, n-grams of 3, 2 guesses: mask and positions drawn by hand, from the ancestor mask alone."""
     tree_attention = pytest.importorskip("zerodraft.kernels.tree_attention")
     session = Lookahead(window_size=3, ngram_size=3, guess_set_size=2).begin([5, 7, 8, 5, 1, 2, 5])
     session.commit(Draft.empty(), made((), (5,), "full", np.array([[5]], np.int32)))  # the prefill's token
