@@ -50,14 +50,14 @@ def test_rows_of_a_batch_equal_their_own_runs(name, do_sample):
     rows = [support.prompt(seed, length)[0] for seed, length in ((1, 5), (2, 19), (3, 11))]
     ids = torch.stack([torch.cat([torch.zeros(19 - len(row), dtype=torch.long), row]) for row in rows])
     mask = (torch.arange(19)[None] >= torch.tensor([[19 - len(row)] for row in rows])).long()
-    options = {"max_new_tokens": NEW // 4, "do_sample": do_sample, "top_k": 5}
+    options = {"max_new_tokens": NEW, "do_sample": do_sample, "top_k": 5}
     alone = [support.plain(model, row[None], seed, **options)[0, len(row) :] for seed, row in enumerate(rows)]
     for kind, (drafter, settings) in drafters().items():
         seeds = {"seeds": [0, 1, 2]} if do_sample else {}
         got, stats = support.ours(model, ids, drafter, None, settings, attention_mask=mask, **options, **seeds)
         for row, expected in zip(got[:, 19:], alone):
             assert torch.equal(row, expected), kind
-        assert stats.num_decode_forwards < NEW // 4 - 1
+        assert stats.num_decode_forwards < NEW - 1
 
 
 def test_the_same_object_again_and_again():
