@@ -30,13 +30,14 @@ def main() -> None:
     parser.add_argument("--model", default="qwen")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-lines", type=int, default=40, help="longest file that is edited")
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
     loaded = measure.load(args.model, args.dtype)
     model, tokenizer = loaded.model, loaded.tokenizer
-    tasks = edit_tasks.edit_tasks(args.batch, max_lines=40)
-    prompts = [edit_tasks.prompt_ids(tokenizer, task) for task in tasks]
-    predictions = [tokenizer(task.code + "```", add_special_tokens=False).input_ids for task in tasks]
+    tasks = edit_tasks.edit_tasks(args.batch, max_lines=args.max_lines)
+    calls = [edit_tasks.request(model, tokenizer, task) for task in tasks]
+    prompts, predictions = [call.prompt_ids for call in calls], [call.prediction_ids for call in calls]
     longest = max(len(ids) for ids in predictions) + 32
     close = tokenizer("```", add_special_tokens=False).input_ids[0]
     eos = [*torch.atleast_1d(torch.tensor(model.generation_config.eos_token_id)).tolist(), close]
@@ -67,7 +68,7 @@ def main() -> None:
     low, mid, high = measure.ratio(seconds["plain"], seconds["zerodraft"])
     emitted = stats["ours"].num_emitted_tokens
     row = {
-        "model": args.model, "dtype": args.dtype, "batch": args.batch, "n": args.rounds,
+        "model": args.model, "dtype": args.dtype, "batch": args.batch, "max_lines": args.max_lines, "n": args.rounds,
         "tokens": emitted, "decode_forwards": stats["ours"].num_decode_forwards,
         "plain_tokens_per_s_p50": round(emitted / measure.spread(seconds["plain"])[1], 1),
         "zerodraft_tokens_per_s_p50": round(emitted / measure.spread(seconds["zerodraft"])[1], 1),

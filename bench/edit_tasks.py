@@ -9,8 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import workloads
+
+from zerodraft.integrations.editing import edit_call
+from zerodraft.integrations.generating import Call
 
 _WORD = re.compile(r"\b[a-z_][a-z_]{3,}\b")
 
@@ -63,10 +67,7 @@ def _rename(path: str, code: str) -> EditTask | None:
     return EditTask(path, code, instruction, re.sub(rf"\b{old}\b", new, code))
 
 
-def prompt_ids(tokenizer: object, task: EditTask) -> list[int]:
-    """The chat prompt: code first, then the instruction, the answer's code block opened."""
-    message = f"```python\n{task.code}```\n\n{task.instruction}\nAnswer with the whole file in one code block."
-    text = tokenizer.apply_chat_template(  # type: ignore[attr-defined]
-        [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
-    )
-    return tokenizer(text + "```python\n", add_special_tokens=False).input_ids  # type: ignore[operator]
+def request(model: Any, tokenizer: Any, task: EditTask) -> Call:
+    """The request that ``edit_text`` would make of a model for this task."""
+    call, _ = edit_call(model, tokenizer, task.code, task.instruction, language="python")
+    return call

@@ -24,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen")
     parser.add_argument("--tasks", type=int, default=30)
+    parser.add_argument("--max-lines", type=int, default=60, help="longest file that is edited")
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
     loaded = measure.load(args.model, args.dtype)
@@ -34,9 +35,9 @@ def main() -> None:
         guard: {"different": 0, "not_a_tie": 0, "seconds": 0.0, "forwards": 0, "ties": 0} for guard in ("off", "on")
     }
     tokens, plain_seconds, widest = 0, 0.0, 0.0
-    for number, task in enumerate(edit_tasks.edit_tasks(args.tasks)):
-        prompt = edit_tasks.prompt_ids(tokenizer, task)
-        prediction = tokenizer(task.code + "```", add_special_tokens=False).input_ids
+    for number, task in enumerate(edit_tasks.edit_tasks(args.tasks, max_lines=args.max_lines)):
+        call = edit_tasks.request(model, tokenizer, task)
+        prompt, prediction = call.prompt_ids, call.prediction_ids or []
         options: dict[str, Any] = {
             "max_new_tokens": len(prediction) + 32, "do_sample": False, "repetition_penalty": 1.0, "eos_token_id": eos,
             "pad_token_id": tokenizer.pad_token_id, "temperature": None, "top_p": None, "top_k": None,
