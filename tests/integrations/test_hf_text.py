@@ -79,12 +79,12 @@ def test_streams_never_break_a_character(tokenizer, text, width):
     whole = torch.tensor([*ids[0].tolist(), *says])
 
     def run(generate):
-        streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=30)
+        streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=300)
         pieces = []
         thread = threading.Thread(target=lambda: pieces.extend(streamer))
         thread.start()
         result = generate(streamer)
-        thread.join(timeout=30)
+        thread.join(timeout=300)
         assert not thread.is_alive()
         return pieces, result
 

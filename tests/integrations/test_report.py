@@ -230,7 +230,7 @@ def _browse(html: Path, tmp_path: Path, *options: str) -> str:
         *options,
         html.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | {})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ | {})
     if done.returncode:
         pytest.skip(f"the browser does not run here: {done.stderr[-200:]}")
     return "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)

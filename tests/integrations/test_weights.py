@@ -193,7 +193,7 @@ def test_two_processes_at_once_do_the_work_once(tmp_path: Path, monkeypatch: pyt
     runs = [
         subprocess.Popen([sys.executable, "-c", RACE, *arguments], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    folders = {run.communicate(timeout=120)[0] for run in runs}
+    folders = {run.communicate(timeout=600)[0] for run in runs}
     assert folders == {f"{tmp_path / 'cache' / 'toy'}\n"}
     assert (tmp_path / "log").read_text() == "x"
 

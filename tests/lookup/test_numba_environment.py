@@ -61,7 +61,7 @@ def start(site: Path, code: str, **extra: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     return out.strip()
 
