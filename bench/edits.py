@@ -66,7 +66,8 @@ def main() -> None:
     whole = dict.fromkeys(rows[0], "") | {
         "file": f"all {len(rows)}", "model": args.model, "dtype": args.dtype, "n": args.rounds,
         "tokens": sum(entry["tokens"] for entry in rows), "same_text": all(entry["same_text"] for entry in rows),
-        "over_prompt_lookup_p20": low, "over_prompt_lookup_p50": mid, "over_prompt_lookup_p80": high,
+        "over_prompt_lookup_p20": round(low, 3), "over_prompt_lookup_p50": round(mid, 3),
+        "over_prompt_lookup_p80": round(high, 3),
     }  # fmt: skip
     print(whole)
     print(measure.write_csv(f"edits_{args.dtype}", [*rows, whole]))
