@@ -35,7 +35,8 @@ def main() -> None:
         guard: {"different": 0, "not_a_tie": 0, "seconds": 0.0, "forwards": 0, "ties": 0} for guard in ("off", "on")
     }
     tokens, plain_seconds, widest = 0, 0.0, 0.0
-    for number, task in enumerate(edit_tasks.edit_tasks(args.tasks, max_lines=args.max_lines)):
+    tasks = edit_tasks.edit_tasks(args.tasks, max_lines=args.max_lines)
+    for number, task in enumerate(tasks):
         call = edit_tasks.request(model, tokenizer, task)
         prompt, prediction = call.prompt_ids, call.prediction_ids or []
         options: dict[str, Any] = {
@@ -68,7 +69,7 @@ def main() -> None:
         print(number, task.path, {guard: dict(total) for guard, total in totals.items()}, flush=True)
     rows = [
         {
-            "model": args.model, "dtype": args.dtype, "tie_guard": guard, "n": args.tasks, "tokens": tokens,
+            "model": args.model, "dtype": args.dtype, "tie_guard": guard, "n": len(tasks), "tokens": tokens,
             "texts_different": total["different"], "differences_that_are_no_tie": total["not_a_tie"],
             "widest_gap_at_a_difference": round(widest, 4), "guard_stops": total["ties"],
             "tokens_per_forward": round(tokens / max(total["forwards"], 1), 2),
