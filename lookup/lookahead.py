@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.draft import Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.jacobi_window import Columns, JacobiWindow
 from zerodraft.lookup.ngram_pool import GuessBelief, GuessTrie, NgramPool, extended
@@ -59,10 +59,10 @@ class Lookahead:
         max_pool_keys: int = 1 << 14,
         shift: str = "one",
     ) -> None:
-        self.window_size: Final = _checked("window_size", window_size, 1, MAX_WINDOW)
-        self.ngram_size: Final = _checked("ngram_size", ngram_size, 2, MAX_NGRAM)
-        self.guess_set_size: Final = _checked("guess_set_size", guess_set_size, 0, MAX_GUESSES)
-        self.max_pool_keys: Final = _checked("max_pool_keys", max_pool_keys, 1, MAX_POOL_KEYS)
+        self.window_size: Final = int_in("window_size", window_size, 1, MAX_WINDOW)
+        self.ngram_size: Final = int_in("ngram_size", ngram_size, 2, MAX_NGRAM)
+        self.guess_set_size: Final = int_in("guess_set_size", guess_set_size, 0, MAX_GUESSES)
+        self.max_pool_keys: Final = int_in("max_pool_keys", max_pool_keys, 1, MAX_POOL_KEYS)
         if not isinstance(pool_from_prompt, bool):
             raise ValueError(f"pool_from_prompt must be True or False, got {pool_from_prompt!r}")
         if shift not in SHIFTS:
@@ -191,13 +191,3 @@ class LookaheadSession:
     def _check_running(self) -> None:
         if self._is_finished:
             raise RuntimeError("the session is finished; begin a new one")
-
-
-def _checked(name: str, value: int, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or not low <= number <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
-    return number
