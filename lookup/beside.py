@@ -53,6 +53,11 @@ class Beside:
         self.drafter: Final = drafter
         self.lookahead: Final = lookahead
 
+    @property
+    def memory(self) -> Any:
+        """Where the other drafter keeps what is to be remembered, None: nowhere; itself, if it does not say."""
+        return getattr(self.drafter, "memory", self.drafter)
+
     def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> BesideSession:
         """Start one request with both.
 

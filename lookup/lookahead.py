@@ -67,6 +67,7 @@ class Lookahead:
             raise ValueError(f"pool_from_prompt must be True or False, got {pool_from_prompt!r}")
         if shift not in SHIFTS:
             raise ValueError(f"shift must be one of {SHIFTS}, got {shift!r}")
+        self.memory: Final = None  # nothing is kept for later requests
         self.pool_from_prompt: Final = pool_from_prompt
         self.shift: Final = shift
 

@@ -187,6 +187,19 @@ def test_own_arguments(extra, named):
         support.ours(model, ids, None, max_new_tokens=5, **extra)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_lookahead_that_cannot_remember_says_so_before_the_text_is_written(beside):
+    model, ids = support.tiny("llama"), support.prompt(1)
+    ahead = zerodraft.Lookahead(3, 3, 3)
+    drafter, settings = (None, {"lookahead": ahead}) if beside else (ahead, {})
+    with _NoForward(model), pytest.raises(ValueError, match="with a memory"):
+        support.ours(model, ids, drafter, settings=settings, max_new_tokens=5, remember=True)
+    memory = zerodraft.DraftMemory(max_tokens=1000)
+    drafter = zerodraft.Drafter(memory=memory)
+    support.ours(model, ids, drafter, settings={"lookahead": ahead}, max_new_tokens=5, remember=True)
+    assert memory.num_tokens == 5
+
+
 def test_settings():
     model = support.tiny("llama")
     with pytest.raises(ValueError, match="tie_guard"):
