@@ -192,7 +192,7 @@ class _Limits:
         return cls(max_length, eos_ids) if type(criteria) is StoppingCriteriaList else None
 
 
-# Width error as a multiple of eps · max|logit|, from measurements of wide against narrow forwards.
+# How far apart two candidates must be, as a multiple of eps · max|logit|: a margin for the width error, not a measurement.
 _WIDTH_ERROR = {torch.float32: 16.0, torch.float16: 2.0, torch.bfloat16: 1.0}
 
 
