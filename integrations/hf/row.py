@@ -192,7 +192,7 @@ class _Limits:
         return cls(max_length, eos_ids) if type(criteria) is StoppingCriteriaList else None
 
 
-# How far apart two candidates must be, as a multiple of eps · max|logit|: a margin for the width error, not a measurement.
+# How close is too close, as a multiple of eps · max|logit|: a margin for the width error, not a measurement of it.
 _WIDTH_ERROR = {torch.float32: 16.0, torch.float16: 2.0, torch.bfloat16: 1.0}
 
 
