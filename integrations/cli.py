@@ -50,6 +50,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich would double the time of --help
+    # So would pydantic, which typer loads to check the None that a group's --help is when it is not given.
+    context_settings={"default_map": {"help": False, "memory": {"help": False}}},
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("lookup", "kernels", "integrations")
-HEAVY = ("numba", "torch", "transformers", "numpy", "jinja2")
+HEAVY = ("numba", "torch", "transformers", "numpy", "jinja2", "rich", "pydantic")
 
 
 def run(*arguments: str | Path, cwd: Path, **variables: str) -> str:
