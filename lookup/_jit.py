@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from numba import njit, types
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def kernel(*signatures: Any, nogil: bool = False) -> Callable[[Kernel], Kernel]:
+def kernel(*signatures: Any, nogil: bool = False, uses: tuple[ModuleType, ...] = ()) -> Callable[[Kernel], Kernel]:
     """Compile a function for exactly these signatures, now, at import: the decorator of every ``_core`` kernel.
 
     Machine code is kept where numba keeps it (``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the file, else the
@@ -34,13 +35,14 @@ def kernel(*signatures: Any, nogil: bool = False) -> Callable[[Kernel], Kernel]:
     TypeError instead of compiling a second version in mid-decode. Read-only arrays are refused where
     the signature does not say ``READ_...``.
 
-    The cache notices changes only in the file of the function itself: a kernel may call kernels of its own file and no
-    others, and compile-time constants belong there too.
+    The cache notices changes only in the file of the function itself and in those named in ``uses``: a kernel may call
+    kernels and read compile-time constants of these files and no others.
 
     Args:
         signatures: numba signatures, or strings such as ``"int64(int32[::1], int64)"``.
         nogil: release the GIL; for bulk builds and batch calls only. A short kernel that gives the GIL away beside a
             busy Python thread waits for milliseconds to get it back.
+        uses: the modules whose kernels or constants it uses, its own left out.
 
     >>> @kernel("int64(int64)")
     ... def double(x: int) -> int:
@@ -54,7 +56,7 @@ def kernel(*signatures: Any, nogil: bool = False) -> Callable[[Kernel], Kernel]:
         if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT=1 hands the plain function back
             return function
         try:
-            dispatcher._cache = _TolerantCache(function)
+            dispatcher._cache = _TolerantCache(function, uses)
         except (RuntimeError, OSError) as error:  # no place at all: a frozen program, a zip file without HOME
             _log.info("no cache for %s: %s", function.__qualname__, error)
         for signature in signatures:
@@ -98,9 +100,11 @@ class _TolerantCache(FunctionCache):  # type: ignore[misc]
 
     _impl_class = _CacheImpl
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], uses: tuple[ModuleType, ...]) -> None:
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp()
+        if uses:
+            stamp = (stamp, *map(_stamp_of, uses))
         # A name of its own: numba's plain cache of the same function (an older version of this file) is not ours.
         self._cache_file = _CheckedFile(self._cache_path, f"{self._impl.filename_base}.checked", stamp)
 
@@ -123,3 +127,12 @@ class _TolerantCache(FunctionCache):  # type: ignore[misc]
             self.flush()
         except OSError as error:
             _log.info("cache of %s not cleared: %r", self._name, error)
+
+
+def _stamp_of(module: ModuleType) -> tuple[float, int] | None:
+    """When the file of a module was written and its size; None in a zip file or a frozen program."""
+    try:
+        status = Path(str(module.__file__)).stat()
+    except OSError:
+        return None
+    return status.st_mtime, status.st_size

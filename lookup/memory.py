@@ -138,6 +138,12 @@ class DraftMemory:
         return self._shelf.num_tokens
 
     @property
+    def has_unsaved(self) -> bool:
+        """True if texts were added that no ``save`` has published yet."""
+        with self._lock:
+            return any(segment.name is None for segment in self._shelf)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all indexes, those mapped from files included."""
         with self._lock:
