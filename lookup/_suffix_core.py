@@ -1,4 +1,4 @@
-"""Kernels of the suffix tree: Ukkonen's algorithm on flat int32 arrays, edges in one open-addressing table.
+"""Kernels of the suffix tree: Ukkonen's algorithm on flat int32 arrays; two edges in a node's row, more in one table.
 
 Ids: an internal node is a number >= 0 (ROOT is 0); leaf j, the suffix that starts at position j, is written ~j (< 0).
 As a child 0 means "none", because the root is nobody's child.
@@ -6,11 +6,15 @@ As a child 0 means "none", because the root is nobody's child.
 Arrays (int32, grown by the owner):
     tokens (capacity,)      the text. A barrier at position i is stored as ~i: negative, and equal to nothing else.
     leaf_parent (capacity,) node above leaf j; -1 for a suffix that starts with a barrier: it is in no tree.
-    nodes (capacity, 9)     one row per internal node, columns PARENT ... BRANCH below.
-    table (slots, 2)        (hash, child) for the edge from a node by its first token; child 0: free. The hash is
-                            injective in the token for a given node, so equal hash and equal parent is equal edge.
-    state int64 (11,)       scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
+    nodes (capacity, 8)     one row per internal node, columns PARENT ... CHILD_2 below: half a cache line, and all that
+                            indexing needs to know of a node.
+    counts (capacity, 5)    the rest of the row, which only counting and drafting read: columns COUNT, BRANCH below.
+    table (slots, 3)        (node, first token, child) for the edges that do not fit into ``nodes``; child 0: free.
+    state int64 (9,)        scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
                             so the length of the current match is INDEXED - NUM_LEAVES.
+
+A node is born with two edges, and most have no more: they stand in its row. Where a third comes, TOKEN_2 turns into
+MANY and all edges but the first move into the table. All edges of the root are there.
 
 An edge needs no label: the tokens between a node at depth a and its child at depth b are tokens[w + a : w + b], where w
 is any suffix below the child: WITNESS for a node, j for leaf j, whose edge is open-ended.
@@ -25,6 +29,7 @@ import numpy.typing as npt
 from numba import types
 
 from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
+from zerodraft.lookup._prefetch import prefetch
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -32,154 +37,190 @@ Doubles = npt.NDArray[np.float64]
 
 ROOT: Final = 0
 MAX_BRANCHES: Final = 4  # branches remembered per node: a fifth has at most a fifth of its node's occurrences
-PARENT, DEPTH, WITNESS, COUNT, LINK, BRANCH = 0, 1, 2, 3, 4, 5  # BRANCH: the first of MAX_BRANCHES columns
-NUM_COLUMNS: Final = BRANCH + MAX_BRANCHES
+PARENT, DEPTH, WITNESS, LINK, TOKEN_1, CHILD_1, TOKEN_2, CHILD_2, NUM_COLUMNS = range(9)
+COUNT, BRANCH = 0, 1  # columns of ``counts``; BRANCH: the first of MAX_BRANCHES
+NUM_COUNT_COLUMNS: Final = BRANCH + MAX_BRANCHES
+NODE, TOKEN, CHILD, NUM_SLOT_COLUMNS = range(4)
+MANY: Final = -(2**31)  # as TOKEN_2: the edges but the first are in the table. No token, and no barrier either
 (
-    NUM_TOKENS,  # in the arena
-    INDEXED,  # of them in the tree; less than NUM_TOKENS only inside extend
+    INDEXED,  # tokens in the tree; those behind them wait in the arena for the next question
     NUM_LEAVES,  # explicit suffixes, = first implicit one
     NUM_COUNTED,  # leaves that COUNT, WITNESS and BRANCH know of
     NUM_NODES,
-    NUM_EDGES,
+    NUM_STORED,  # edges in the table
     ACTIVE_NODE,  # the deepest node at or above the end of the longest suffix that occurred before
     ACTIVE_LENGTH,  # tokens from there to that end
-    ACTIVE_SLOT,  # table slot of the edge on which they lie, meaningless if there are none
-    ACTIVE_CHILD,  # child at the end of that edge, 0 if there is none
+    ACTIVE_CHILD,  # child at the end of the edge on which they lie, 0 if there are none
     UNLINKED,  # node split off in this phase that waits for its suffix link, 0: none
-) = range(11)
-NUM_SCALARS: Final = 11
+) = range(9)
+NUM_SCALARS: Final = 9
 # Rows of a draft block, in the order of draft.BLOCK_ROWS (a test compares them).
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5
 NUM_ROWS: Final = 6
 
-# Lowest numerator/denominator of free slots: 7 in 10 slots may be taken.
+# At most 7 in 10 slots are taken.
 _LOAD_PART: Final = 7
 _LOAD_WHOLE: Final = 10
-_GOLDEN: Final = np.uint64(0x9E3779B1)
-_MIX_1: Final = np.uint64(0x85EBCA6B)
-_MIX_2: Final = np.uint64(0xC2B2AE35)
+AHEAD: Final = 8  # tokens between a prefetch and its use
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIXER: Final = np.uint64(0xD6E8FEB86659FD93)
 _LOW: Final = np.uint64(0xFFFFFFFF)
-_S13, _S15, _S16, _S32 = np.uint64(13), np.uint64(15), np.uint64(16), np.uint64(32)
+_U32: Final = np.uint64(32)
 
 F64 = types.Array(types.float64, 1, "C")
 
 
-@kernel(types.uint64(types.int64, types.int64))
-def hash_of(node: int, token: int) -> int:
-    """32-bit hash, one-to-one in the token for a given node (finaliser of MurmurHash3, public domain)."""
-    x = (np.uint64(node) * _GOLDEN + np.uint64(token)) & _LOW
-    x = ((x ^ (x >> _S16)) * _MIX_1) & _LOW
-    x = ((x ^ (x >> _S13)) * _MIX_2) & _LOW
-    return x ^ (x >> _S16)
+@kernel(types.int64(READ_I32_2D, types.int64, types.int64))
+def home_of(table: Ints, node: int, token: int) -> int:
+    """Slot where the search for an edge begins.
+
+    Edges by one token from four nodes in a row begin side by side: most suffix links lead to the next node, and the
+    suffixes of a match are left one after the other by the same token.
+    """
+    mixed = ((np.uint64(node >> 2) << _U32) | (np.uint64(token) & _LOW)) * _MULTIPLIER
+    mixed = ((mixed ^ (mixed >> _U32)) * _MIXER) >> _U32
+    return np.int64((mixed * np.uint64(len(table) - 3)) >> _U32) + (node & 3)
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32_2D, types.int64, types.int64))
-def slot_of(leaf_parent: Ints, nodes: Ints, table: Ints, node: int, token: int) -> int:
+@kernel(types.int64(READ_I32_2D, types.int64, types.int64))
+def slot_of(table: Ints, node: int, token: int) -> int:
     """Slot of the edge from ``node`` by ``token``, or the free slot where it belongs."""
-    mixed = hash_of(node, token)
-    num_slots = len(table)
-    slot = np.int64((mixed * np.uint64(num_slots)) >> _S32)
-    key = np.int32(mixed)
-    while True:
-        child = table[slot, 1]
-        if child == 0:
-            return slot
-        if table[slot, 0] == key:
-            above = nodes[child, PARENT] if child > 0 else leaf_parent[~child]
-            if above == node:
-                return slot
+    slot = home_of(table, node, token)
+    while table[slot, CHILD] != 0 and (table[slot, TOKEN] != token or table[slot, NODE] != node):
         slot += 1
-        if slot == num_slots:
+        if slot == len(table):
             slot = 0
+    return slot
 
 
-@kernel(types.void(READ_I32, READ_I32_2D, I32_2D, types.int64, types.int64, types.int64))
-def add_edge(leaf_parent: Ints, nodes: Ints, table: Ints, node: int, token: int, child: int) -> None:
-    """Store a new edge. The child's parent may be set before or after."""
-    num_slots = len(table)
-    mixed = hash_of(node, token)
-    slot = np.int64((mixed * np.uint64(num_slots)) >> _S32)
-    while table[slot, 1] != 0:
-        slot += 1
-        if slot == num_slots:
-            slot = 0
-    table[slot, 0] = np.int32(mixed)
-    table[slot, 1] = child
+@kernel(types.void(I32_2D, types.int64, types.int64, types.int64))
+def store_edge(table: Ints, node: int, token: int, child: int) -> None:
+    """Put a new edge into the table."""
+    slot = slot_of(table, node, token)
+    table[slot, NODE], table[slot, TOKEN], table[slot, CHILD] = node, token, child
 
 
-@kernel(types.void(READ_I32, READ_I32, READ_I32_2D, READ_I32_2D, I32_2D, I64))
-def move_edges(tokens: Ints, leaf_parent: Ints, nodes: Ints, old: Ints, new: Ints, state: Longs) -> None:
+@kernel(types.void(READ_I32_2D, I32_2D))
+def move_edges(old: Ints, new: Ints) -> None:
     """Fill an empty, larger table. Slots grow with the hash, so both tables are walked nearly in order."""
-    num_slots = len(new)
     for i in range(len(old)):
-        child = old[i, 1]
-        if child == 0:
-            continue
-        mixed = np.uint64(old[i, 0]) & _LOW
-        slot = np.int64((mixed * np.uint64(num_slots)) >> _S32)
-        while new[slot, 1] != 0:
-            slot += 1
-            if slot == num_slots:
-                slot = 0
-        new[slot, 0] = old[i, 0]
-        new[slot, 1] = child
-    length = state[ACTIVE_LENGTH]
-    if length > 0:
-        token = tokens[state[INDEXED] - length]
-        state[ACTIVE_SLOT] = slot_of(leaf_parent, nodes, new, state[ACTIVE_NODE], token)
+        if old[i, CHILD] != 0:
+            store_edge(new, old[i, NODE], old[i, TOKEN], old[i, CHILD])
 
 
-@kernel(types.int64(READ_I32, I32, I32_2D, I32_2D, I64, types.int64, types.int64, types.int64))
+@kernel(types.int64(READ_I32_2D, READ_I32_2D, types.int64, types.int64))
+def child_of(nodes: Ints, table: Ints, node: int, token: int) -> int:
+    """Child of ``node`` whose edge begins with ``token``, 0: there is none."""
+    if nodes[node, TOKEN_1] == token:
+        return np.int64(nodes[node, CHILD_1])
+    second = nodes[node, TOKEN_2]
+    if second == token:
+        return np.int64(nodes[node, CHILD_2])
+    if second == MANY:
+        return np.int64(table[slot_of(table, node, token), CHILD])
+    return 0
+
+
+@kernel(types.void(I32_2D, I32_2D, I64, types.int64, types.int64, types.int64))
+def add_edge(nodes: Ints, table: Ints, state: Longs, node: int, token: int, child: int) -> None:
+    """Add an edge to a node that has two or more, or to the root."""
+    if nodes[node, TOKEN_2] != MANY:
+        store_edge(table, node, nodes[node, TOKEN_2], nodes[node, CHILD_2])
+        nodes[node, TOKEN_2], nodes[node, CHILD_2] = MANY, 0
+        state[NUM_STORED] += 1
+    store_edge(table, node, token, child)
+    state[NUM_STORED] += 1
+
+
+@kernel(types.void(I32_2D, I32_2D, types.int64, types.int64, types.int64, types.int64))
+def replace_child(nodes: Ints, table: Ints, node: int, token: int, old: int, new: int) -> None:
+    """Let the edge from ``node`` by ``token``, which leads to ``old``, lead to ``new``."""
+    if nodes[node, CHILD_1] == old:
+        nodes[node, CHILD_1] = new
+    elif nodes[node, CHILD_2] == old:
+        nodes[node, CHILD_2] = new
+    else:
+        table[slot_of(table, node, token), CHILD] = new
+
+
+@kernel(types.int64(READ_I32, I32, I32_2D, I32_2D, I32_2D, I64, *[types.int64] * 5))
 def split_edge(
-    tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, state: Longs, node: int, slot: int, length: int
+    tokens: Ints,
+    leaf_parent: Ints,
+    nodes: Ints,
+    counts: Ints,
+    table: Ints,
+    state: Longs,
+    node: int,
+    length: int,
+    child: int,
+    witness: int,
+    leaf: int,
 ) -> int:
-    """Put a new node ``length`` tokens below ``node`` on the edge in ``slot`` and return it."""
-    child = table[slot, 1]
+    """Return a new node, ``length`` tokens below ``node`` on the edge to ``child``, with ``leaf`` hanging from it."""
     middle = state[NUM_NODES]
     state[NUM_NODES] = middle + 1
     depth = nodes[node, DEPTH] + length
-    if child > 0:
-        witness = nodes[child, WITNESS]
-        count = nodes[child, COUNT]
-        nodes[child, PARENT] = middle
-    else:
-        witness = ~child
-        count = np.int32(1) if ~child < state[NUM_COUNTED] else np.int32(0)
-        leaf_parent[~child] = middle
-    table[slot, 1] = middle
+    replace_child(nodes, table, node, tokens[witness + depth - length], child, middle)
     next_token = tokens[witness + depth]
     nodes[middle, PARENT] = node
     nodes[middle, DEPTH] = depth
     nodes[middle, WITNESS] = witness
-    nodes[middle, COUNT] = count
-    if count > 0:
-        if next_token >= 0:
-            nodes[middle, BRANCH] = child
-        for k in range(BRANCH, NUM_COLUMNS):
-            if nodes[node, k] == child:
-                nodes[node, k] = middle
-                break
-    add_edge(leaf_parent, nodes, table, middle, next_token, child)
+    nodes[middle, TOKEN_1], nodes[middle, CHILD_1] = next_token, child
+    nodes[middle, TOKEN_2], nodes[middle, CHILD_2] = tokens[leaf + depth], ~leaf
+    if child > 0:
+        nodes[child, PARENT] = middle
+    else:
+        leaf_parent[~child] = middle
+    leaf_parent[leaf] = middle
+    num_counted = state[NUM_COUNTED]
+    if num_counted > 0:  # not in a bulk build
+        count = np.int64(counts[child, COUNT]) if child > 0 else np.int64(~child < num_counted)
+        counts[middle, COUNT] = count
+        if count > 0:
+            if next_token >= 0:
+                counts[middle, BRANCH] = child
+            for k in range(BRANCH, NUM_COUNT_COLUMNS):
+                if counts[node, k] == child:
+                    counts[node, k] = middle
+                    break
     return middle
 
 
-@kernel(types.boolean(READ_I32, I32, I32_2D, I32_2D, I64))
-def index_tokens(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, state: Longs) -> bool:
-    """Bring tokens[INDEXED : NUM_TOKENS] into the tree; False: ``nodes`` or ``table`` is full, grow it and call again.
+@kernel(types.void(READ_I32, READ_I32_2D, READ_I32_2D, types.int64))
+def prefetch_near_root(tokens: Ints, nodes: Ints, table: Ints, i: int) -> None:
+    """Have ready what the suffixes at AHEAD and 2 AHEAD from ``i`` will be looked up by at the root and below it."""
+    prefetch(table, home_of(table, ROOT, tokens[i + 2 * AHEAD]), 0)
+    near = np.int64(table[slot_of(table, ROOT, tokens[i + AHEAD]), CHILD])
+    if near > 0:
+        prefetch(nodes, near, 0)
+        prefetch(table, home_of(table, near, tokens[i + AHEAD + 1]), 0)
+
+
+@kernel(types.boolean(READ_I32, I32, I32_2D, I32_2D, I32_2D, I64, types.int64))
+def index_tokens(
+    tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, table: Ints, state: Longs, end: int
+) -> bool:
+    """Bring tokens[INDEXED:end] into the tree; False: ``nodes`` or ``table`` is full, grow it and call again.
 
     Ukkonen (1995), "On-line construction of suffix trees". One phase per token; the active point at its end is the
     longest suffix that occurred before. Stops only between two insertions, where the state is complete.
     """
-    node, length, slot = state[ACTIVE_NODE], state[ACTIVE_LENGTH], state[ACTIVE_SLOT]
-    i, j, unlinked, end = state[INDEXED], state[NUM_LEAVES], state[UNLINKED], state[NUM_TOKENS]
-    max_edges = len(table) * _LOAD_PART // _LOAD_WHOLE - 2
+    node, length, child = state[ACTIVE_NODE], state[ACTIVE_LENGTH], state[ACTIVE_CHILD]
+    i, j, unlinked = state[INDEXED], state[NUM_LEAVES], state[UNLINKED]
+    max_stored = len(table) * _LOAD_PART // _LOAD_WHOLE - 2
     has_room = True
     while i < end and has_room:
         token = tokens[i]
+        if nodes[node, DEPTH] <= 1 and i + 2 * AHEAD < end:  # little matches here: so it will be soon after, too
+            prefetch_near_root(tokens, nodes, table, i)
         while j <= i:
-            if state[NUM_NODES] == len(nodes) or state[NUM_EDGES] > max_edges:
+            if state[NUM_NODES] == len(nodes) or state[NUM_STORED] > max_stored:
                 has_room = False
                 break
+            link = np.int64(nodes[node, LINK])
+            prefetch(nodes, link, 0)  # where the next suffix goes on if this one ends here
+            prefetch(table, home_of(table, link, tokens[i - length]), 0)
             if length == 0:
                 if unlinked > 0:
                     nodes[unlinked, LINK] = node
@@ -188,96 +229,87 @@ def index_tokens(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, stat
                     leaf_parent[j] = -1
                     j += 1
                     break
-                slot = slot_of(leaf_parent, nodes, table, node, token)
-                if table[slot, 1] != 0:
+                child = child_of(nodes, table, node, token)
+                if child != 0:
                     length = 1
                     break
                 leaf_parent[j] = node
-                table[slot, 0] = np.int32(hash_of(node, token))
-                table[slot, 1] = ~j
-                state[NUM_EDGES] += 1
+                add_edge(nodes, table, state, node, token, ~j)
             else:
-                child = table[slot, 1]
-                witness = nodes[child, WITNESS] if child > 0 else ~child
+                witness = np.int64(nodes[child, WITNESS]) if child > 0 else ~child
                 if tokens[witness + nodes[node, DEPTH] + length] == token:
                     length += 1
                     break
-                middle = split_edge(tokens, leaf_parent, nodes, table, state, node, slot, length)
-                leaf_parent[j] = middle
-                add_edge(leaf_parent, nodes, table, middle, token, ~j)
-                state[NUM_EDGES] += 2
+                middle = split_edge(tokens, leaf_parent, nodes, counts, table, state, node, length, child, witness, j)
                 if unlinked > 0:
                     nodes[unlinked, LINK] = middle
                 unlinked = middle
             j += 1
             if node != ROOT:
-                node = np.int64(nodes[node, LINK])
+                node = link
             elif length > 0:
                 length -= 1
             while length > 0:  # skip/count: these tokens are known to be there
-                slot = slot_of(leaf_parent, nodes, table, node, tokens[i - length])
-                child = table[slot, 1]
+                child = child_of(nodes, table, node, tokens[i - length])
                 if child < 0:
                     break
                 edge = nodes[child, DEPTH] - nodes[node, DEPTH]
                 if length < edge:
                     break
-                node = np.int64(child)
+                node = child
                 length -= edge
         if has_room:
             i += 1
-            if length > 0:
-                child = table[slot, 1]
-                if child > 0 and nodes[child, DEPTH] - nodes[node, DEPTH] == length:
-                    node = np.int64(child)
-                    length = 0
-    state[ACTIVE_NODE], state[ACTIVE_LENGTH], state[ACTIVE_SLOT] = node, length, slot
-    state[ACTIVE_CHILD] = table[slot, 1] if length > 0 else 0
+            if length > 0 and child > 0 and nodes[child, DEPTH] - nodes[node, DEPTH] == length:
+                node, length = child, np.int64(0)
+    state[ACTIVE_NODE], state[ACTIVE_LENGTH] = node, length
+    state[ACTIVE_CHILD] = child if length > 0 else 0
     state[INDEXED], state[NUM_LEAVES], state[UNLINKED] = i, j, unlinked
     return has_room
 
 
-@kernel(types.void(I32_2D, types.int64, types.int64))
-def place_branch(nodes: Ints, node: int, child: int) -> None:
+@kernel(types.void(READ_I32_2D, I32_2D, types.int64, types.int64))
+def place_branch(nodes: Ints, counts: Ints, node: int, child: int) -> None:
     """Put a child whose COUNT or WITNESS grew in its place among its parent's branches: by count, then recency."""
     count, latest = np.int64(1), ~child
     if child > 0:
-        count, latest = np.int64(nodes[child, COUNT]), np.int64(nodes[child, WITNESS])
+        count, latest = np.int64(counts[child, COUNT]), np.int64(nodes[child, WITNESS])
     at = BRANCH
-    while at < NUM_COLUMNS and nodes[node, at] != child and nodes[node, at] != 0:
+    while at < NUM_COUNT_COLUMNS and counts[node, at] != child and counts[node, at] != 0:
         at += 1
     while at > BRANCH:
-        rival = np.int64(nodes[node, at - 1])
-        rival_count = np.int64(nodes[rival, COUNT]) if rival > 0 else np.int64(1)
+        rival = np.int64(counts[node, at - 1])
+        rival_count = np.int64(counts[rival, COUNT]) if rival > 0 else np.int64(1)
         if rival_count > count:
             break
         if rival_count == count and (np.int64(nodes[rival, WITNESS]) if rival > 0 else ~rival) > latest:
             break
-        if at < NUM_COLUMNS:
-            nodes[node, at] = rival
+        if at < NUM_COUNT_COLUMNS:
+            counts[node, at] = rival
         at -= 1
-    if at < NUM_COLUMNS:
-        nodes[node, at] = child
+    if at < NUM_COUNT_COLUMNS:
+        counts[node, at] = child
 
 
-@kernel(types.void(READ_I32, READ_I32, I32_2D, I64))
-def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, state: Longs) -> None:
+@kernel(types.void(READ_I32, READ_I32, I32_2D, I32_2D, I64))
+def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: Longs) -> None:
     """Compute COUNT, WITNESS and BRANCH of all nodes anew, children before parents. Cost: one pass over the tree."""
     num_nodes, num_leaves = state[NUM_NODES], state[NUM_LEAVES]
     to_come = np.zeros(num_nodes, np.int32)  # internal children not added up yet
     for node in range(1, num_nodes):
         to_come[nodes[node, PARENT]] += 1
-        nodes[node, COUNT] = 0
         nodes[node, WITNESS] = -1
-        for k in range(BRANCH, NUM_COLUMNS):
-            nodes[node, k] = 0
+        for k in range(NUM_COUNT_COLUMNS):
+            counts[node, k] = 0
     for j in range(num_leaves):
         above = leaf_parent[j]
         if above > ROOT:
-            nodes[above, COUNT] += 1
+            counts[above, COUNT] += 1
             nodes[above, WITNESS] = j
-            if tokens[j + nodes[above, DEPTH]] >= 0:
-                place_branch(nodes, above, ~j)
+            if tokens[j + nodes[above, DEPTH]] >= 0:  # the latest of the leaves so far: it comes first
+                for k in range(NUM_COUNT_COLUMNS - 1, BRANCH, -1):
+                    counts[above, k] = counts[above, k - 1]
+                counts[above, BRANCH] = ~j
     for first in range(1, num_nodes):
         node = np.int64(first)
         while node > ROOT and to_come[node] == 0:
@@ -285,15 +317,15 @@ def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, state: Longs) -> None:
             above = np.int64(nodes[node, PARENT])
             to_come[above] -= 1
             if above > ROOT:
-                nodes[above, COUNT] += nodes[node, COUNT]
+                counts[above, COUNT] += counts[node, COUNT]
                 nodes[above, WITNESS] = max(nodes[above, WITNESS], nodes[node, WITNESS])
-                place_branch(nodes, above, node)
+                place_branch(nodes, counts, above, node)
             node = above
     state[NUM_COUNTED] = num_leaves
 
 
-@kernel(types.void(READ_I32, READ_I32, I32_2D, I64))
-def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, state: Longs) -> None:
+@kernel(types.void(READ_I32, READ_I32, I32_2D, I32_2D, I64))
+def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: Longs) -> None:
     """Count the leaves that are not counted yet: each by a walk to the root, or all anew where that is cheaper."""
     num_leaves = state[NUM_LEAVES]
     steps_left = 2 * (state[NUM_NODES] + num_leaves)  # about what recount costs
@@ -301,28 +333,28 @@ def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, state: Longs) -> 
         steps_left = 0
     for j in range(state[NUM_COUNTED], num_leaves):
         if steps_left <= 0:
-            recount(tokens, leaf_parent, nodes, state)
+            recount(tokens, leaf_parent, nodes, counts, state)
             return
         child, node = ~j, np.int64(leaf_parent[j])
         # A leaf that goes on with a barrier is an occurrence of its node, but no branch that could be drafted.
         is_branch = node > ROOT and tokens[j + nodes[node, DEPTH]] >= 0
         while node > ROOT:
-            nodes[node, COUNT] += 1
+            counts[node, COUNT] += 1
             nodes[node, WITNESS] = j
             if is_branch:
-                place_branch(nodes, node, child)
+                place_branch(nodes, counts, node, child)
             is_branch = True
             child, node = node, np.int64(nodes[node, PARENT])
             steps_left -= 1
     state[NUM_COUNTED] = num_leaves
 
 
-@kernel(types.int64(READ_I32, READ_I32, READ_I32_2D, READ_I32_2D, types.int64, READ_I32))
-def find_below(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, num_tokens: int, pattern: Ints) -> int:
+@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32_2D, types.int64, READ_I32))
+def find_below(tokens: Ints, nodes: Ints, table: Ints, num_tokens: int, pattern: Ints) -> int:
     """The highest node or leaf that begins with ``pattern``; ROOT if no explicit suffix does."""
     node, spelled, num_wanted = np.int64(ROOT), np.int64(0), np.int64(len(pattern))
     while spelled < num_wanted:
-        node = np.int64(table[slot_of(leaf_parent, nodes, table, node, pattern[spelled]), 1])
+        node = child_of(nodes, table, node, pattern[spelled])
         if node == ROOT:
             return ROOT
         witness, depth = ~node, num_wanted
@@ -336,12 +368,12 @@ def find_below(tokens: Ints, leaf_parent: Ints, nodes: Ints, table: Ints, num_to
 
 
 @kernel(types.float64(READ_I32_2D, types.int64, types.int64))
-def share_of(nodes: Ints, node: int, child: int) -> float:
+def share_of(counts: Ints, node: int, child: int) -> float:
     """Part of the node's counted occurrences that go on to this child."""
     if child == 0:
         return 0.0
-    count = np.int64(nodes[child, COUNT]) if child > 0 else np.int64(1)
-    return count / nodes[node, COUNT]
+    count = np.int64(counts[child, COUNT]) if child > 0 else np.int64(1)
+    return count / counts[node, COUNT]
 
 
 @kernel(types.void(I32_2D, types.int64, types.int64, types.int64, types.float64, types.int64, types.int64, types.int64))
@@ -357,21 +389,50 @@ def put_node(
     block[ROW_SOURCE, n] = source
 
 
-@kernel(types.int64(READ_I32, READ_I32, I32_2D, I64, types.int64, types.float64, types.int64, I32_2D))
+@kernel(types.boolean(READ_I32, I32, I32_2D, I32_2D, I32_2D, I64, types.int64))
+def catch_up(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, table: Ints, state: Longs, end: int) -> bool:
+    """Index tokens[INDEXED:end] and count their leaves; False as from ``index_tokens``."""
+    if not index_tokens(tokens, leaf_parent, nodes, counts, table, state, end):
+        return False
+    if state[NUM_COUNTED] != state[NUM_LEAVES]:
+        count_leaves(tokens, leaf_parent, nodes, counts, state)
+    return True
+
+
+@kernel(
+    types.int64(
+        READ_I32,
+        I32,
+        I32_2D,
+        I32_2D,
+        I32_2D,
+        I64,
+        types.int64,
+        types.int64,
+        types.float64,
+        types.int64,
+        I32_2D,
+    )
+)
 def propose_chain(
     tokens: Ints,
     leaf_parent: Ints,
     nodes: Ints,
+    counts: Ints,
+    table: Ints,
     state: Longs,
+    num_tokens: int,
     max_tokens: int,
     min_prob: float,
     source: int,
     block: Ints,
 ) -> int:
-    """Write the chain of best branches into ``block``; return its length. Cost: O(1) per token."""
-    if state[NUM_COUNTED] != state[NUM_LEAVES]:
-        count_leaves(tokens, leaf_parent, nodes, state)
-    num_tokens = state[NUM_TOKENS]
+    """Catch up, write the chain of best branches into ``block`` and return its length; -1: no room to catch up.
+
+    Cost: O(1) per token.
+    """
+    if not catch_up(tokens, leaf_parent, nodes, counts, table, state, num_tokens):
+        return -1
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0:
         return 0
@@ -380,8 +441,8 @@ def propose_chain(
     if length > 0:
         child, prob = state[ACTIVE_CHILD], 1.0
     else:
-        child = np.int64(nodes[node, BRANCH])
-        prob = share_of(nodes, node, child)
+        child = np.int64(counts[node, BRANCH])
+        prob = share_of(counts, node, child)
     n = 0
     while n < max_tokens and child != 0 and prob >= min_prob:
         if child > 0:
@@ -400,9 +461,9 @@ def propose_chain(
             position += 1
         if child < 0:
             break
-        node, child = child, np.int64(nodes[child, BRANCH])
+        node, child = child, np.int64(counts[child, BRANCH])
         depth = np.int64(nodes[node, DEPTH])
-        prob *= share_of(nodes, node, child)
+        prob *= share_of(counts, node, child)
     return n
 
 
@@ -443,9 +504,12 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
 @kernel(
     types.int64(
         READ_I32,
-        READ_I32,
+        I32,
+        I32_2D,
+        I32_2D,
         I32_2D,
         I64,
+        types.int64,
         types.int64,
         types.int64,
         types.int64,
@@ -458,7 +522,10 @@ def propose_tree(
     tokens: Ints,
     leaf_parent: Ints,
     nodes: Ints,
+    counts: Ints,
+    table: Ints,
     state: Longs,
+    num_tokens: int,
     max_tokens: int,
     max_depth: int,
     max_branches: int,
@@ -466,15 +533,14 @@ def propose_tree(
     source: int,
     block: Ints,
 ) -> int:
-    """Write the ``max_tokens`` likeliest nodes, best first, into ``block``; return how many there are.
+    """Catch up, write the likeliest nodes, best first, into ``block``; return how many; -1: no room to catch up.
 
     Every step takes the likeliest candidate (the earlier one among equals), drafts it and puts what may follow it among
     the candidates: the next token of its edge, or the branches of the node at the edge's end. Cost: O(log max_tokens)
     per drafted token.
     """
-    if state[NUM_COUNTED] != state[NUM_LEAVES]:
-        count_leaves(tokens, leaf_parent, nodes, state)
-    num_tokens = state[NUM_TOKENS]
+    if not catch_up(tokens, leaf_parent, nodes, counts, table, state, num_tokens):
+        return -1
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0 or max_tokens == 0:
         return 0
@@ -504,8 +570,8 @@ def propose_tree(
                 num_candidates += 1
         else:
             for k in range(BRANCH, BRANCH + max_branches):
-                branch = np.int64(nodes[node, k])
-                share = prob * share_of(nodes, node, branch)
+                branch = np.int64(counts[node, k])
+                share = prob * share_of(counts, node, branch)
                 if branch == 0 or share < min_prob:
                     break
                 start = (nodes[branch, WITNESS] if branch > 0 else ~branch) + nodes[node, DEPTH]

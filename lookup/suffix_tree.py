@@ -12,9 +12,10 @@ from zerodraft.lookup.draft import CONTEXT, MAX_TOKEN_ID, Draft, IntArray, as_to
 MAX_DRAFT_TOKENS: Final = 4096
 MAX_BRANCHES: Final = core.MAX_BRANCHES
 
-# First sizes of a bulk build per token of text: enough for source code, grown like the rest where it is not.
-_NODES_PER_TOKEN: Final = 0.62
-_SLOTS_PER_TOKEN: Final = 2.45
+# First sizes of a bulk build per token of text: enough for source code, grown by what is known then where it is not.
+_NODES_PER_TOKEN: Final = 0.47
+_SLOTS_PER_TOKEN: Final = 1.45
+_LINE: Final = 16  # int32 in a cache line
 _NO_BLOCK: Final = np.empty((core.NUM_ROWS, 0), np.int32)
 
 
@@ -36,8 +37,10 @@ class SuffixTree:
     | ``count(ids)`` | O(len(ids)) |
     | memory | about 50 bytes per token of source code, at most about 110 |
 
-    The first ``propose``, ``branches`` or ``count`` after an ``extend`` also counts the leaves that are new: one walk
-    to the root for each, never more than one pass over the tree. Not thread-safe: one tree belongs to one request.
+    New tokens are only stored; the first question after them indexes them, so a step of ``append`` and ``propose`` is
+    one call of a kernel (a bulk build indexes at once). ``propose``, ``branches`` and ``count`` then count the leaves
+    that are new: one walk to the root for each, never more than one pass over the tree.
+    Not thread-safe: one tree belongs to one request.
 
     >>> tree = SuffixTree()
     >>> tree.extend([10, 11, 12, 13, 10, 11])
@@ -55,9 +58,11 @@ class SuffixTree:
         """
         self._tokens = np.empty(16, np.int32)
         self._leaf_parent = np.empty(16, np.int32)
-        self._nodes = np.zeros((8, core.NUM_COLUMNS), np.int32)
+        self._nodes = _rows(8, core.NUM_COLUMNS)
         self._nodes[core.ROOT, core.PARENT] = -1
-        self._table = np.zeros((32, 2), np.int32)
+        self._nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.MANY
+        self._counts = _rows(8, core.NUM_COUNT_COLUMNS)
+        self._table = _rows(32, core.NUM_SLOT_COLUMNS)
         self._state = np.zeros(core.NUM_SCALARS, np.int64)
         self._state[core.NUM_NODES] = 1
         self._length = 0
@@ -103,7 +108,7 @@ class SuffixTree:
         if end > len(self._tokens):
             self._reserve(end)
         self._tokens[end - 1] = token_id
-        self._index(end)
+        self._length = end
 
     def add_barrier(self) -> None:
         """Append a place that matches nothing, not even another barrier, and is never drafted. Ends the match.
@@ -119,7 +124,7 @@ class SuffixTree:
         end = self._length + 1
         self._reserve(end)
         self._tokens[end - 1] = ~(end - 1)
-        self._index(end)
+        self._length = end
 
     def __len__(self) -> int:
         """Number of positions in the text, barriers included. Cost: O(1).
@@ -138,6 +143,7 @@ class SuffixTree:
         >>> SuffixTree([4, 4, 4, 4]).match_len
         3
         """
+        self._index()
         return self._length - self._state.item(core.NUM_LEAVES)
 
     @property
@@ -147,6 +153,7 @@ class SuffixTree:
         >>> SuffixTree([1, 2, 1, 3]).num_nodes
         2
         """
+        self._index()
         return int(self._state[core.NUM_NODES])
 
     @property
@@ -156,7 +163,7 @@ class SuffixTree:
         >>> SuffixTree().nbytes < 1024
         True
         """
-        return sum(a.nbytes for a in (self._tokens, self._leaf_parent, self._nodes, self._table, self._state))
+        return sum(array.nbytes for array in (*self._arrays(), self._state))
 
     def propose(
         self,
@@ -229,7 +236,7 @@ class SuffixTree:
         if length:
             children = [int(state[core.ACTIVE_CHILD])]
         else:
-            children = [int(child) for child in self._nodes[node, core.BRANCH :] if child]
+            children = [int(child) for child in self._counts[node, core.BRANCH :] if child]
         pairs = [(int(self._tokens[self._witness(child) + depth]), self._count_of(child)) for child in children]
         return [(token, count) for token, count in pairs if token >= 0]
 
@@ -252,7 +259,7 @@ class SuffixTree:
         if len(ids) == 0:
             raise ValueError("token_ids must hold at least one id, got none")
         self._count()
-        child = core.find_below(self._tokens, self._leaf_parent, self._nodes, self._table, self._length, ids)
+        child = core.find_below(self._tokens, self._nodes, self._table, self._length, ids)
         return self._count_of(int(child))
 
     def check_integrity(self) -> None:
@@ -262,24 +269,27 @@ class SuffixTree:
 
         >>> SuffixTree([3, 1, 3, 1, 4]).check_integrity()
         """
+        self._index()
         _check_integrity(self)
 
     def _propose_block(
         self, max_tokens: int, max_depth: int, max_branches: int, min_prob: float, source: int
     ) -> tuple[IntArray, int]:
         """The draft as (block of draft.BLOCK_ROWS, number of nodes), arguments unchecked."""
-        tokens, leaf_parent, nodes, state = self._tokens, self._leaf_parent, self._nodes, self._state
         room = max_depth if max_branches == 1 and max_depth < max_tokens else max_tokens
-        if room == 0 or max_depth == 0 or state.item(core.NUM_LEAVES) == self._length:
+        if room == 0 or max_depth == 0:
             return _NO_BLOCK, 0
         block = np.empty((core.NUM_ROWS, room), np.int32)
-        if max_branches == 1:
-            n = core.propose_chain(tokens, leaf_parent, nodes, state, room, min_prob, source, block)
-        else:
-            n = core.propose_tree(
-                tokens, leaf_parent, nodes, state, room, max_depth, max_branches, min_prob, source, block
-            )
-        return block, n
+        while True:
+            tokens, leaf_parent, nodes, counts, table = self._arrays()
+            end = (tokens, leaf_parent, nodes, counts, table, self._state, self._length)
+            if max_branches == 1:
+                n = core.propose_chain(*end, room, min_prob, source, block)
+            else:
+                n = core.propose_tree(*end, room, max_depth, max_branches, min_prob, source, block)
+            if n >= 0:
+                return block, n
+            self._grow()
 
     def _extend(self, ids: IntArray) -> None:
         """``extend`` for ids that have been checked."""
@@ -287,9 +297,9 @@ class SuffixTree:
         if end > len(self._tokens):
             self._reserve(end)
         self._tokens[start:end] = ids
-        self._index(end)
+        self._length = end
         if len(ids) * 4 > end:  # a bulk build counts at once, so that the first propose is like any other
-            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, self._state)
+            self._count()
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for a text of this length. Everything is allocated before anything is replaced."""
@@ -300,56 +310,77 @@ class SuffixTree:
             raise ValueError(f"a suffix tree holds at most {MAX_TOKEN_ID} tokens, got {num_tokens}")
         added = num_tokens - self._length
         tokens, leaf_parent = _grown(self._tokens, capacity), _grown(self._leaf_parent, capacity)
-        nodes, slots = self._nodes, 0
+        num_nodes, num_slots = len(self._nodes), len(self._table)
         if added * 4 > num_tokens:
-            nodes = _grown(nodes, max(len(nodes), int(_NODES_PER_TOKEN * num_tokens)))
-            slots = int(_SLOTS_PER_TOKEN * num_tokens)
-        self._tokens, self._leaf_parent, self._nodes = tokens, leaf_parent, nodes
-        if slots > len(self._table):
-            self._move_edges(slots)
+            num_nodes = max(num_nodes, int(_NODES_PER_TOKEN * num_tokens))
+            num_slots = max(num_slots, int(_SLOTS_PER_TOKEN * num_tokens))
+        self._resize(num_nodes, num_slots)
+        self._tokens, self._leaf_parent = tokens, leaf_parent
 
-    def _index(self, num_tokens: int) -> None:
-        self._length = num_tokens
-        self._state[core.NUM_TOKENS] = num_tokens
-        while not core.index_tokens(self._tokens, self._leaf_parent, self._nodes, self._table, self._state):
-            if self._state[core.NUM_NODES] == len(self._nodes):
-                self._nodes = _grown(self._nodes, len(self._nodes) * 5 // 4)
-            else:
-                self._move_edges(len(self._table) * 3 // 2)
-
-    def _move_edges(self, num_slots: int) -> None:
-        table = np.zeros((num_slots, 2), np.int32)
-        core.move_edges(self._tokens, self._leaf_parent, self._nodes, self._table, table, self._state)
-        self._table = table
+    def _index(self) -> None:
+        """Index the tokens that were stored since the last question."""
+        while self._state.item(core.INDEXED) != self._length:
+            if not core.index_tokens(*self._arrays(), self._state, self._length):
+                self._grow()
 
     def _count(self) -> None:
-        if self._state.item(core.NUM_COUNTED) != self._state.item(core.NUM_LEAVES):
-            core.count_leaves(self._tokens, self._leaf_parent, self._nodes, self._state)
+        """Index, and count the leaves that are not counted yet."""
+        while not core.catch_up(*self._arrays(), self._state, self._length):
+            self._grow()
+
+    def _grow(self) -> None:
+        """More nodes or slots, whichever ran out: by a quarter, or in a bulk build what the rest seems to need."""
+        factor = max(1.25, 1.03 * self._length / self._state.item(core.INDEXED))
+        num_nodes, num_slots = len(self._nodes), len(self._table)
+        if self._state.item(core.NUM_NODES) == num_nodes:
+            self._resize(int(num_nodes * factor), num_slots)
+        else:
+            self._resize(num_nodes, int(num_slots * factor))
+
+    def _resize(self, num_nodes: int, num_slots: int) -> None:
+        nodes, counts, table = self._nodes, self._counts, self._table
+        if num_nodes > len(nodes):
+            nodes, counts = _grown(nodes, num_nodes), _grown(counts, num_nodes)
+        if num_slots > len(table):
+            table = _rows(num_slots, core.NUM_SLOT_COLUMNS)
+            core.move_edges(self._table, table)
+        self._nodes, self._counts, self._table = nodes, counts, table
+
+    def _arrays(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+        return self._tokens, self._leaf_parent, self._nodes, self._counts, self._table
 
     def _count_of(self, child: int) -> int:
-        return 1 if child < 0 else int(self._nodes[child, core.COUNT])
+        return 1 if child < 0 else int(self._counts[child, core.COUNT])
 
     def _witness(self, child: int) -> int:
         return ~child if child < 0 else int(self._nodes[child, core.WITNESS])
 
 
+def _rows(capacity: int, num_columns: int) -> IntArray:
+    """Zeros (capacity, num_columns) that begin with a cache line, so that a row of nodes lies in one."""
+    flat = np.zeros(capacity * num_columns + _LINE, np.int32)
+    start = -flat.__array_interface__["data"][0] // flat.itemsize % _LINE
+    return flat[start : start + capacity * num_columns].reshape(capacity, num_columns)
+
+
 def _grown(array: IntArray, capacity: int) -> IntArray:
     """A zero-filled copy with room for ``capacity`` rows."""
-    larger = np.zeros((capacity, *array.shape[1:]), np.int32)
+    larger = np.zeros(capacity, np.int32) if array.ndim == 1 else _rows(capacity, array.shape[1])
     larger[: len(array)] = array
     return larger
 
 
 def _check_integrity(tree: SuffixTree) -> None:
     state = {name: int(tree._state[getattr(core, name)]) for name in _SCALARS}
-    num_tokens, num_leaves, num_nodes = state["NUM_TOKENS"], state["NUM_LEAVES"], state["NUM_NODES"]
-    assert num_tokens == state["INDEXED"] == len(tree) <= len(tree._tokens), "arena and index disagree"
+    num_tokens, num_leaves, num_nodes = state["INDEXED"], state["NUM_LEAVES"], state["NUM_NODES"]
+    assert num_tokens == len(tree) <= len(tree._tokens), "arena and index disagree"
     assert 0 <= state["NUM_COUNTED"] <= num_leaves <= num_tokens, "leaves out of range"
     assert num_nodes <= len(tree._nodes), "nodes out of range"
     tokens = tree._tokens[:num_tokens]
     children = _children(tree, num_leaves, num_nodes)
-    assert state["NUM_EDGES"] == sum(map(len, children)), "edges"
-    assert state["NUM_EDGES"] == np.count_nonzero(tree._table[:, 1]), "table entries"
+    in_rows = np.count_nonzero(tree._nodes[:num_nodes, [core.CHILD_1, core.CHILD_2]])
+    assert state["NUM_STORED"] == sum(map(len, children)) - in_rows, "edges"
+    assert state["NUM_STORED"] == np.count_nonzero(tree._table[:, core.CHILD]), "table entries"
     for node in range(num_nodes):
         _check_node(tree, tokens, node, children[node])
     _check_counts(tree, children, state["NUM_COUNTED"])
@@ -357,15 +388,13 @@ def _check_integrity(tree: SuffixTree) -> None:
 
 
 _SCALARS: Final = (
-    "NUM_TOKENS",
     "INDEXED",
     "NUM_LEAVES",
     "NUM_COUNTED",
     "NUM_NODES",
-    "NUM_EDGES",
+    "NUM_STORED",
     "ACTIVE_NODE",
     "ACTIVE_LENGTH",
-    "ACTIVE_SLOT",
     "ACTIVE_CHILD",
     "UNLINKED",
 )
@@ -394,8 +423,8 @@ def _check_node(tree: SuffixTree, tokens: IntArray, node: int, children: list[in
         assert np.array_equal(tokens[start : start + depth], label), f"child {child} does not continue node {node}"
         first = int(tokens[start + depth])
         firsts.add(first)
-        slot = core.slot_of(tree._leaf_parent, tree._nodes, tree._table, node, first)
-        assert tree._table[slot, 1] == child, f"child {child} of node {node} is not found by its token"
+        found = core.child_of(tree._nodes, tree._table, node, first)
+        assert found == child, f"child {child} of node {node} is not found by its token"
     assert len(firsts) == len(children), f"two edges of node {node} begin with the same token"
     if node != core.ROOT:
         link = int(tree._nodes[node, core.LINK])
@@ -415,14 +444,14 @@ def _check_counts(tree: SuffixTree, children: list[list[int]], num_counted: int)
         depth = int(nodes[node, core.DEPTH])
         counted = [child for child in children[node] if counts[child][0]]
         total = sum(counts[child][0] for child in counted)
-        assert nodes[node, core.COUNT] == total, f"count of node {node}"
+        assert tree._counts[node, core.COUNT] == total, f"count of node {node}"
         if counted:
             latest = max(counts[child][1] for child in counted)
             assert nodes[node, core.WITNESS] == latest, f"latest occurrence of node {node}"
         counts[node] = (total, tree._witness(node))
         ranked = sorted((counts[c], c) for c in counted if tokens[tree._witness(c) + depth] >= 0)[::-1]
         best = [child for _, child in ranked[:MAX_BRANCHES]]
-        stored = nodes[node, core.BRANCH :].tolist()
+        stored = tree._counts[node, core.BRANCH :].tolist()
         assert stored == best + [0] * (MAX_BRANCHES - len(best)), f"branches of node {node}"
 
 
@@ -435,9 +464,7 @@ def _check_match(tree: SuffixTree, tokens: IntArray, state: dict[str, int]) -> N
     match = tokens[len(tokens) - tree.match_len :]
     below = node
     if length:
-        slot = core.slot_of(tree._leaf_parent, tree._nodes, tree._table, node, int(match[depth]))
-        assert slot == state["ACTIVE_SLOT"], "the active edge is not where the table has it"
-        below = int(tree._table[slot, 1])
+        below = int(core.child_of(tree._nodes, tree._table, node, int(match[depth])))
     assert state["ACTIVE_CHILD"] == (below if length else 0), "the active child is not at the end of the active edge"
     if length:
         assert below < 0 or tree._nodes[below, core.DEPTH] > depth + length, "the active point is not canonical"

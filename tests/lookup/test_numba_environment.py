@@ -301,7 +301,8 @@ WRONG_TYPES = """
 import numpy as np
 from zerodraft.lookup import _suffix_core as core
 try:
-    core.find_below(*[np.zeros(4, np.int64)] * 5, np.zeros(1, np.int64))
+    rows = np.zeros((4, 8), np.int64)
+    core.find_below(np.zeros(4, np.int64), rows, rows, 4, np.zeros(1, np.int64))
 except TypeError:
     print("refused")
 """
@@ -312,8 +313,9 @@ def test_a_kernel_refuses_other_types(site: Path) -> None:
 
 
 def test_kernels_call_only_kernels_of_their_own_file() -> None:
-    """Numba's cache notices changes in the function's own file only."""
+    """Numba's cache notices changes in the function's own file only. (prefetch computes nothing.)"""
     for name in CORES:
         text = (ROOT / "lookup" / f"{name}.py").read_text()
         ours = [line for line in text.splitlines() if line.startswith(("from zerodraft", "import zerodraft"))]
-        assert all("zerodraft.lookup._jit import" in line for line in ours), ours
+        allowed = ("from zerodraft.lookup._jit import", "from zerodraft.lookup._prefetch import")
+        assert all(line.startswith(allowed) for line in ours), ours

@@ -157,8 +157,7 @@ def test_tree_kernel_with_one_branch_is_the_chain_kernel(text: list[int], max_to
     tree = build([*text])
     chain = tree.propose(max_tokens, min_prob=0.0)
     block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
-    arrays = (tree._tokens, tree._leaf_parent, tree._nodes, tree._state)
-    n = core.propose_tree(*arrays, max_tokens, max_tokens, 1, 0.0, 0, block)
+    n = core.propose_tree(*tree._arrays(), tree._state, len(tree), max_tokens, max_tokens, 1, 0.0, 0, block)
     assert block[core.ROW_TOKEN, :n].tolist() == chain.token_ids.tolist()
     assert block[core.ROW_ORIGIN, :n].tolist() == chain.origin.tolist()
 
@@ -185,10 +184,12 @@ def test_counting_late_or_at_once_or_anew_is_one(text: list[int]) -> None:
         at_once.branches()
     late.branches()
     anew = build([*text])
-    core.recount(anew._tokens, anew._leaf_parent, anew._nodes, anew._state)
+    anew._index()
+    core.recount(anew._tokens, anew._leaf_parent, anew._nodes, anew._counts, anew._state)
     n = late.num_nodes
-    assert np.array_equal(late._nodes[1:n], at_once._nodes[1:n])
-    assert np.array_equal(late._nodes[1:n], anew._nodes[1:n])
+    for other in (at_once, anew):
+        assert np.array_equal(late._nodes[1:n], other._nodes[1:n])
+        assert np.array_equal(late._counts[1:n], other._counts[1:n])
 
 
 @pytest.mark.parametrize("text", [[], [7], [7, 8]])
@@ -237,10 +238,11 @@ BAD_IDS = [[-1], [-100], [2**31], [1.0], [[1, 2]], [True], ["a"], 5, [3, -1], np
 @pytest.mark.parametrize("call", [SuffixTree.extend, SuffixTree.count])
 def test_refused_ids_change_nothing(bad: object, call: Callable[[SuffixTree, object], object]) -> None:
     tree = SuffixTree([1, 2, 1, 3, 1])
-    before = [array.copy() for array in (tree._tokens, tree._nodes, tree._table, tree._state)]
+    tree.branches()  # a question, so that nothing is left to index
+    before = [array.copy() for array in (*tree._arrays(), tree._state)]
     with pytest.raises(ValueError, match="token ids"):
         call(tree, bad)
-    after = (tree._tokens, tree._nodes, tree._table, tree._state)
+    after = (*tree._arrays(), tree._state)
     assert all(np.array_equal(a, b) for a, b in zip(before, after))
     tree.check_integrity()
 
@@ -344,6 +346,38 @@ def test_growth_is_amortised() -> None:
         last = tree._tokens
     assert replaced < 40
     tree.check_integrity()
+
+
+@pytest.mark.parametrize("max_branches", [1, MAX_BRANCHES])
+def test_a_question_makes_the_room_it_needs(max_branches: int) -> None:
+    """Tokens wait unindexed until something is asked; however many wait, the draft is that of a bulk build."""
+    stream = np.random.default_rng(2).integers(0, 40, 3000).tolist()
+    tree, asked = SuffixTree(), 0
+    for length, token in enumerate(stream, start=1):
+        tree.append(token)
+        if length in (1, 2, 700, 2990) or length > 2990 or 20 <= length < 100:
+            draft = tree.propose(8, max_branches=max_branches)
+            expected = SuffixTree(stream[:length]).propose(8, max_branches=max_branches)
+            assert draft.token_ids.tolist() == expected.token_ids.tolist()
+            asked += 1
+    assert asked > 90
+    tree.check_integrity()
+
+
+@pytest.mark.parametrize("vocab", [3, 40, 3000])
+def test_wide_and_narrow_nodes(vocab: int) -> None:
+    """Nodes of two edges, of more, and the root: all edges are found, in rows or in the table."""
+    tree = SuffixTree(np.random.default_rng(3).integers(0, vocab, 2000))
+    tree.check_integrity()
+    second = tree._nodes[1 : tree.num_nodes, core.TOKEN_2]
+    assert (second == core.MANY).any()
+    assert vocab == 3000 or (second != core.MANY).any()
+
+
+def test_rows_of_nodes_lie_in_one_cache_line() -> None:
+    tree = SuffixTree(np.arange(1000) % 7)
+    assert tree._nodes.ctypes.data % 64 == 0
+    assert tree._nodes.strides == (32, 4)
 
 
 def test_memory_stays_within_its_bound() -> None:
