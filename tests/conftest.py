@@ -25,3 +25,4 @@ def _load(name: str) -> None:
 
 _load("reference")
 _load("support")
+_load("stand_ins")

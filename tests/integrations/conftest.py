@@ -6,32 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_ins import END, SPECIAL, byte_tokenizer
 
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-END = 2
 CONTEXT = 4096
-
-
-def byte_tokenizer() -> Any:
-    """A tokenizer with one token per byte: every text comes back as it was, and characters can be cut anywhere."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    inner = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        eos_token=SPECIAL[END],
-        pad_token=SPECIAL[0],
-        additional_special_tokens=list(SPECIAL[:2]),
-        chat_template=TEMPLATE,
-    )
 
 
 def tiny_llama(cls: Any = None, *, seed: int = 0) -> Any:
