@@ -37,8 +37,13 @@ def text_of(writer: int, number: int, length: int = 400) -> np.ndarray:
 
 def knows(memory: DraftMemory, writer: int, number: int) -> bool:
     """True if the memory drafts this text from its middle."""
-    text = text_of(writer, number)
-    return memory.propose(text[20:40], 4).token_ids.tolist() == text[40:44].tolist()
+    return knows_in(memory, writer, number, None)
+
+
+def knows_in(memory: DraftMemory, writer: int, number: int, namespace: str | None, length: int = 400) -> bool:
+    """The same in a namespace."""
+    text = text_of(writer, number, length)
+    return memory.propose(text[20:40], 4, namespace).token_ids.tolist() == text[40:44].tolist()
 
 
 def resident_mib() -> float:

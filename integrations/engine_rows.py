@@ -127,6 +127,7 @@ class EngineRows:
         if len(lengths) < num_rows or len(rows) < num_rows:
             raise ValueError(f"expected at least {num_rows} lengths and rows, got {len(lengths)} and {len(rows)}")
         self._clock += 1
+        self.counts["steps"] += 1
         if len(self._texts) != num_rows:
             self._resize(num_rows)
         at = np.array(lengths[:num_rows], np.int64)

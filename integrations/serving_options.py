@@ -18,8 +18,11 @@ from zerodraft.lookup.memory import DraftMemory, check_namespace
 from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import MAX_LOOKUP, DraftPolicy
 
-# 200 more positions in a forward cost as much as one more forward: a model of an accelerator, not a measurement.
-ACCELERATOR: Final = CostCurve([(1, 1.0), (201, 2.0)])
+# A forward waits for the weights up to about 200 positions and is bound by arithmetic beyond, with a soft corner
+# between: (1 + (n / 200)³)^⅓ at n positions. A model of an accelerator, not a measurement.
+ACCELERATOR: Final = CostCurve(
+    [(1, 1.0), (65, 1.01), (129, 1.08), (193, 1.24), (257, 1.46), (385, 2.01), (513, 2.61), (1025, 5.14)]
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class ServingOptions:
         max_draft_tokens: upper bound on the tokens of a draft, below the engine's own; None: the engine's.
         prompt_lookup_min: shortest match that is drafted from, at least 1.
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096.
-        cost: what a forward costs by its positions: "accelerator" (one model of it: 200 more positions cost another
-            forward), or a curve as {"points": [[1, 1.0], [28, 2.0]]}; it decides how long drafts get.
+        cost: what a forward costs by its positions: "accelerator" (a model of one: about 200 positions are
+            nearly free), or a curve as {"points": [[1, 1.0], [28, 2.0]]}; it decides how long drafts get.
         memory_tokens: cap of the memory of finished texts, in tokens; 0: none, the default: requests share nothing.
         memory_directory: where the memory is kept and shared with other processes; None: in this process only.
         namespace: whose texts the memory's are; processes that name another one do not see them.

