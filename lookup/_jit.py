@@ -68,6 +68,26 @@ def kernel(*signatures: Any, nogil: bool = False, uses: tuple[ModuleType, ...] =
     return compile_now
 
 
+def direct(of: Kernel) -> Kernel:
+    """The machine code behind a kernel of one signature, which does not look at the types of its arguments.
+
+    A call costs some 30 ns per array less, a third of what a short kernel takes. For arrays that are the caller's own,
+    so of the right types and contiguous: nothing checks that. Kernels call each other as they are.
+
+    >>> @kernel("int64(int64)")
+    ... def double(x: int) -> int:
+    ...     return 2 * x
+    >>> direct(double)(21)
+    42
+    """
+    versions = getattr(of, "overloads", None)
+    if versions is None:  # NUMBA_DISABLE_JIT=1
+        return of
+    (version,) = versions.values()
+    code: Kernel = version.entry_point
+    return code
+
+
 class _BesideTheFile(InTreeCacheLocator):  # type: ignore[misc]
     """``__pycache__`` beside the file even if it is not writable: a cache shipped with a read-only install is used."""
 

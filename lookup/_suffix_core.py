@@ -545,8 +545,7 @@ def propose_tree(
     if match_len == 0 or max_tokens == 0:
         return 0
     room = (max_tokens + 1) * max_branches
-    heap = np.empty(room, np.int32)
-    chance = np.empty(room, np.float64)
+    heap, chance = np.empty(room, np.int32), np.empty(room, np.float64)
     # Candidates: child at the end of the edge, arena position, draft parent, depth in the draft.
     candidates = np.empty((room, 4), np.int32)
     num_candidates, size, n = np.int64(0), np.int64(0), np.int64(0)

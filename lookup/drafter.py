@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup import _policy_core as rule
+from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
 from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from zerodraft.lookup.recycling import RecyclerShelf, TokenRecycler
     from zerodraft.lookup.tree_source import TreeSource
 
+_propose, _learn = direct(rule.propose), direct(rule.learn)
+_find_copy, _copy_chain = direct(core.find_copy), direct(core.copy_chain)
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
 SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
 
@@ -269,13 +272,15 @@ class DraftSession:
             ValueError: a negative bound, or num_rows below 1.
             RuntimeError: the session is finished.
         """
-        self._check_running()
+        if self._is_finished:
+            self._check_running()
         if max_tokens < 0 or (max_depth is not None and max_depth < 0):
             raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
         if max_tokens == 0 or max_depth == 0:
             return Draft.empty()
-        room = min(max_tokens, self._policy.max_draft_tokens)
-        depth = room if max_depth is None else min(max_depth, room)
+        most = self._policy.max_draft_tokens  # "if" rather than min: this is a tenth of what a draft takes
+        room = max_tokens if max_tokens < most else most
+        depth = room if max_depth is None or max_depth > room else max_depth
         is_adaptive = self._policy.length_factor is None
         block, n = self._adaptive(room, depth, num_rows) if is_adaptive else self._fixed(depth)
         if self._tree is not None:
@@ -294,7 +299,7 @@ class DraftSession:
     def _adaptive(self, room: int, max_depth: int, num_rows: int) -> tuple[IntArray, int]:
         """The session's own draft, as large as it pays: (block, number of nodes)."""
         index, settings = self._index, self._settings
-        length = len(index)
+        length = index._meta.item(core.LENGTH)
         if self._tables_for != (num_rows, length.bit_length()):
             self._tables = self._policy.tables(num_rows, length)
             self._tables_for = (num_rows, length.bit_length())
@@ -304,7 +309,7 @@ class DraftSession:
         settings[rule.MAX_DEPTH] = max_depth
         block = np.empty((len(BLOCK_ROWS), room), np.int32)
         tables = self._tables
-        n = rule.propose(
+        n = _propose(
             index._tokens,
             index._links,
             settings,
@@ -323,7 +328,7 @@ class DraftSession:
         """The fixed rule: a chain of ``length_factor`` tokens per matched token."""
         index, policy = self._index, self._policy
         length = len(index)
-        position, match = core.find_copy(
+        position, match = _find_copy(
             index._tokens,
             index._links,
             length,
@@ -337,7 +342,7 @@ class DraftSession:
             return NO_BLOCK, 0
         block = np.empty((len(BLOCK_ROWS), policy.draft_length(match, room)), np.int32)
         source = PREDICTION if position < self._num_predicted else CONTEXT
-        return block, core.copy_chain(index._tokens, length, position, match, source, block)
+        return block, _copy_chain(index._tokens, length, position, match, source, block)
 
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         """Append what was emitted and move the copy pointer to the end of the accepted copy.
@@ -376,7 +381,7 @@ class DraftSession:
     def _learn(self, draft: Draft, outcome: Outcome, length: int) -> None:
         """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted."""
         may_break = outcome.stop in ("rejected", "full")
-        agreed = rule.learn(self._index._tokens, length, may_break, self._first, self._tables.breaks, self._weights)
+        agreed = _learn(self._index._tokens, length, may_break, self._first, self._tables.breaks, self._weights)
         position = self._first.item(rule.POSITION)
         if agreed and not outcome.path:
             self._pointer = position + agreed

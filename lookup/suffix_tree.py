@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from zerodraft.lookup import _suffix_core as core
+from zerodraft.lookup._jit import direct
 from zerodraft.lookup.draft import CONTEXT, MAX_TOKEN_ID, Draft, IntArray, as_token_ids
 
 MAX_DRAFT_TOKENS: Final = 4096
@@ -15,6 +16,7 @@ MAX_BRANCHES: Final = core.MAX_BRANCHES
 # First sizes of a bulk build per token of text: enough for source code, grown by what is known then where it is not.
 _NODES_PER_TOKEN: Final = 0.47
 _SLOTS_PER_TOKEN: Final = 1.45
+_propose_chain, _propose_tree = direct(core.propose_chain), direct(core.propose_tree)
 _LINE: Final = 16  # int32 in a cache line
 _NO_BLOCK: Final = np.empty((core.NUM_ROWS, 0), np.int32)
 
@@ -280,13 +282,27 @@ class SuffixTree:
         if room == 0 or max_depth == 0:
             return _NO_BLOCK, 0
         block = np.empty((core.NUM_ROWS, room), np.int32)
-        while True:
-            tokens, leaf_parent, nodes, counts, table = self._arrays()
-            end = (tokens, leaf_parent, nodes, counts, table, self._state, self._length)
+        while True:  # the arrays one by one, and no tuples: most of a draft's time goes into the call
+            tokens, leaves, nodes, counts = self._tokens, self._leaf_parent, self._nodes, self._counts
+            table, state, end = self._table, self._state, self._length
             if max_branches == 1:
-                n = core.propose_chain(*end, room, min_prob, source, block)
+                n = _propose_chain(tokens, leaves, nodes, counts, table, state, end, room, min_prob, source, block)
             else:
-                n = core.propose_tree(*end, room, max_depth, max_branches, min_prob, source, block)
+                n = _propose_tree(
+                    tokens,
+                    leaves,
+                    nodes,
+                    counts,
+                    table,
+                    state,
+                    end,
+                    room,
+                    max_depth,
+                    max_branches,
+                    min_prob,
+                    source,
+                    block,
+                )
             if n >= 0:
                 return block, n
             self._grow()

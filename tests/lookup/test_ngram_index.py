@@ -31,6 +31,27 @@ def build(parts) -> tuple[NgramIndex, list[int]]:
     return index, tokens
 
 
+@given(st.lists(st.integers(0, 3), max_size=40))
+def test_one_token_at_a_time_is_the_same_index(tokens):
+    """A tuple of one goes its own way into the arena."""
+    single, whole = NgramIndex(), NgramIndex()
+    for token in tokens:
+        single.extend((token,))
+    whole.extend(tokens)
+    single.check_integrity()
+    assert single.token_ids.tolist() == tokens
+    assert np.array_equal(single._links[:, : len(tokens)], whole._links[:, : len(tokens)])
+
+
+@pytest.mark.parametrize("bad", [-1, 2**31, 2**63, 1.0, True, "a", None, (1, 2)], ids=repr)
+def test_one_bad_token_is_refused(bad):
+    index = NgramIndex()
+    index.extend((5,))
+    with pytest.raises(ValueError, match="token ids"):
+        index.extend((bad,))
+    assert index.token_ids.tolist() == [5]
+
+
 @given(pieces, st.integers(1, 12), st.integers(1, 9))
 def test_matches_are_those_of_the_oracle(parts, limit, max_len):
     index, tokens = build(parts)
