@@ -5,7 +5,7 @@ MODEL ?= qwen
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-matrix bench soak lint types doctest clean
+.PHONY: demo test test-matrix test-vllm bench soak lint types doctest clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python bench/demo.py --model $(MODEL)
@@ -15,6 +15,10 @@ test: $(VENV)/.test
 
 test-matrix: $(VENV)/.test
 	ZERODRAFT_TEST_MATRIX=all $(BIN)/python -m pytest -n 2 tests/integrations/test_hf_matrix.py
+
+# vLLM in an environment of its own in the user's cache: 3.5 GB and minutes, once; skipped where it cannot be installed.
+test-vllm: $(VENV)/.test
+	$(BIN)/python bench/vllm_check.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest bench --benchmark-only
