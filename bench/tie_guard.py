@@ -24,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen")
     parser.add_argument("--tasks", type=int, default=30)
+    parser.add_argument("--min-lines", type=int, default=20, help="shortest file that is edited")
     parser.add_argument("--max-lines", type=int, default=60, help="longest file that is edited")
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
@@ -35,7 +36,7 @@ def main() -> None:
         guard: {"different": 0, "not_a_tie": 0, "seconds": 0.0, "forwards": 0, "ties": 0} for guard in ("off", "on")
     }
     tokens, plain_seconds, widest = 0, 0.0, 0.0
-    tasks = edit_tasks.edit_tasks(args.tasks, max_lines=args.max_lines)
+    tasks = edit_tasks.edit_tasks(args.tasks, min_lines=args.min_lines, max_lines=args.max_lines)
     for number, task in enumerate(tasks):
         call = edit_tasks.request(model, tokenizer, task)
         prompt, prediction = call.prompt_ids, call.prediction_ids or []

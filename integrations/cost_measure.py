@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 import time
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 LONG_WIDTHS: Final = (1, 8, 32, 128)
 CONTEXTS: Final = (512, 4096)
+NUM_ROWS: Final = 4
+ROW_WIDTHS: Final = (8, 32)  # positions of all rows together
 MAX_ROUNDS: Final = 9
 MIN_WIDTHS: Final = 4
+FORMAT: Final = 2  # what is measured; a curve of an older kind is measured again
 _log = logging.getLogger(__name__)
 
 
@@ -35,10 +39,11 @@ def measured_curve(
 ) -> CostCurve:
     """Return the cost of the model's forwards by number of positions, timed now or read from an earlier time.
 
-    Timed on the path that drafts take (mask, positions, cache), at batch 1, for 1 to 128 positions at a context of 512
-    tokens and for fewer widths at 4096, or less where the model's positions end before; the cache is filled with
-    zeros, so nothing is prefilled. The best of several interleaved rounds counts. What was measured is kept in
-    ``cache_dir`` under a name made of the model's configuration, dtype, device, attention and threads.
+    Timed on the path that drafts take (mask, positions, cache): at batch 1, for 1 to 128 positions at a context of 512
+    tokens and for fewer widths at 4096, or less where the model's positions end before; and for four rows with a quarter
+    of the context each, which says what a row costs beside its positions. The cache is filled with zeros, so nothing is
+    prefilled. The best of several interleaved rounds counts. What was measured is kept in ``cache_dir`` under a name
+    made of the model's configuration, dtype, device, attention and threads.
 
     Args:
         model: a decoder-only model; for an encoder-decoder ``DEFAULT_CURVE`` is returned.
@@ -66,38 +71,45 @@ def _measure(model: PreTrainedModel, max_seconds: float) -> CostCurve:
     widths = [n for n in WIDTHS if n <= max(2, room // 4)]
     contexts = (min(CONTEXTS[0], room // 4), min(CONTEXTS[1], room - widths[-1] - 1))
     long_widths = [n for n in LONG_WIDTHS if n in widths] if contexts[1] >= 2 * contexts[0] else []
-    jobs = [(contexts[0], n) for n in widths] + [(contexts[1], n) for n in long_widths]
-    best = dict.fromkeys(jobs, float("inf"))
+    jobs = [(1, contexts[0], n) for n in widths] + [(1, contexts[1], n) for n in long_widths]
+    row_widths = [n for n in ROW_WIDTHS if n in widths]
+    jobs += [(NUM_ROWS, contexts[0] // NUM_ROWS, n) for n in row_widths]
+    best = dict.fromkeys(jobs, math.inf)
     ids = np.random.default_rng(0).integers(0, _vocab_size(model), max(WIDTHS)).tolist()
     was_training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            target = Target(model, 1)
-            target.prefill([torch.tensor(ids[:2])])
+            targets = {num_rows: Target(model, num_rows) for num_rows in (1, NUM_ROWS)}
+            for num_rows, target in targets.items():
+                target.prefill([torch.tensor(ids[:2])] * num_rows)
             end = time.perf_counter() + max_seconds
             for done in range(MAX_ROUNDS):
-                for number, (context, n) in enumerate(jobs):
+                for number, job in enumerate(jobs):
                     # The first round also warms up: what it allocates and compiles is timed away by the others.
                     if (done or number >= MIN_WIDTHS) and time.perf_counter() > end:
                         break
-                    best[context, n] = min(best[context, n], _seconds(target, context, ids[:n]))
+                    num_rows, context, n = job
+                    best[job] = min(best[job], _seconds(targets[num_rows], context, ids[: n // num_rows]))
     finally:
         model.train(was_training)
-    points = [(n, best[contexts[0], n]) for n in widths if best[contexts[0], n] < float("inf")]
-    long_points = [(n, best[contexts[1], n]) for n in long_widths if best[contexts[1], n] < float("inf")]
+    points = [(n, best[1, contexts[0], n]) for n in widths if best[1, contexts[0], n] < math.inf]
+    long_points = [(n, best[1, contexts[1], n]) for n in long_widths if best[1, contexts[1], n] < math.inf]
     if len(long_points) < len(long_widths):
         long_points = []
-    return CostCurve(points, long_points, contexts if long_points else CONTEXTS)
+    extra = [best[NUM_ROWS, contexts[0] // NUM_ROWS, n] - best[1, contexts[0], n] for n in row_widths]
+    row_cost = max(0.0, float(np.mean(extra)) / (NUM_ROWS - 1)) if extra and max(extra) < math.inf else 0.0
+    return CostCurve(points, long_points, contexts if long_points else CONTEXTS, row_cost)
 
 
 def _seconds(target: Target, context: int, ids: list[int]) -> float:
-    """One forward over ``ids`` behind ``context`` cached tokens; it leaves nothing committed behind."""
-    target.cache.set_lengths([context])
+    """One forward over ``ids`` in every row, behind ``context`` cached tokens; it leaves nothing committed behind."""
+    num_rows = len(target.cache.lengths)
+    target.cache.set_lengths([context] * num_rows)
     draft = Draft.chain(ids[1:]) if len(ids) > 1 else Draft.empty()
     _wait(target.model)
     start = time.perf_counter()
-    target.check([ids[0]], [draft])
+    target.check([ids[0]] * num_rows, [draft] * num_rows)
     _wait(target.model)
     return time.perf_counter() - start
 
@@ -135,7 +147,14 @@ def _cpu_name() -> str:
 
 def _key(model: PreTrainedModel) -> str:
     config: dict[str, Any] = {k: v for k, v in model.config.to_dict().items() if not k.startswith("_")}
-    facts = [config, str(model.dtype), _device_name(model), model.config._attn_implementation, torch.__version__]
+    facts = [
+        FORMAT,
+        config,
+        str(model.dtype),
+        _device_name(model),
+        model.config._attn_implementation,
+        torch.__version__,
+    ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 

@@ -26,6 +26,7 @@ class RowLengths:
     def __init__(self, num_rows: int) -> None:
         self.of_row = [0] * num_rows
         self.reserve = 0  # capacity that the caller knows it will need
+        self.packed: Sequence[int] = ()  # positions per row of the next forward, where it holds the rows one by one
         self.starts: torch.Tensor | None = None  # with fixed shapes: the lengths, int64 (B, 1), always in one place
         self._copied: list[int] = []
         self._copy: torch.Tensor | None = None
@@ -62,17 +63,19 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         """Write T new entries per row behind its committed ones; return the filled part, without committing them.
 
         Args:
-            key_states, value_states: (B, heads, T, head_dim).
+            key_states, value_states: (B, heads, T, head_dim); packed (1, heads, T, head_dim), row behind row.
 
         Returns:
             keys and values (B, heads, max(lengths) + T, head_dim), views of the buffers; with fixed shapes the whole
-            buffers.
+            buffers; packed (1, heads, sum(lengths) + T, head_dim), every row's filled part behind the other.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         width = key_states.shape[2]
         if self.rows.starts is not None:
             return self._update_fixed(key_states, value_states)
+        if self.rows.packed:
+            return self._update_packed(key_states, value_states)
         need = max(self.rows.of_row) + width
         if self.keys.shape[2] < need:
             self._grow(need)
@@ -104,6 +107,18 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         self.keys[row, :, places] = key_states.transpose(1, 2)
         self.values[row, :, places] = value_states.transpose(1, 2)
         return self.keys, self.values
+
+    def _update_packed(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        starts, counts = self.rows.of_row, list(self.rows.packed)
+        ends = [start + count for start, count in zip(starts, counts)]
+        if self.keys.shape[2] < max(ends):
+            self._grow(max(ends))
+        filled = []
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            for row, (start, end, new) in enumerate(zip(starts, ends, torch.split(states[0], counts, dim=1))):
+                buffer[row, :, start:end] = new
+            filled.append(torch.cat([buffer[row, :, :end] for row, end in enumerate(ends)], dim=1)[None])
+        return filled[0], filled[1]
 
     def _grow(self, need: int) -> None:
         self.resize(max(need, self.rows.reserve, 2 * self.keys.shape[2], _FIRST_CAPACITY))
@@ -179,6 +194,13 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         else:
             self.rows.starts.copy_(lengths)
         return capacity
+
+    def pack(self, counts: Sequence[int] = ()) -> None:
+        """Say how many positions each row has in the forwards to come, rows one behind the other in a batch of one.
+
+        Nothing: every row has a line of its own again. Rows' buffers are the same either way; not with fixed shapes.
+        """
+        self.rows.packed = counts
 
     def keep(self, row: int, entries: Sequence[int]) -> None:
         """Commit these entries of the last forward in ``row``; the rest is forgotten.

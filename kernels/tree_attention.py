@@ -98,13 +98,61 @@ def forward_inputs(
         seen[row, :, :length] = True
         seen[row, :size, length : length + size] = mask
         seen[row, size:, length] = True
+    masks = _additive(seen, positions, columns, windows, dtype, device)
+    return torch.from_numpy(positions).to(device), masks
+
+
+def packed_inputs(
+    lengths: Sequence[int],
+    parents: Sequence[Sequence[int] | npt.NDArray[np.integer]],
+    windows: Sequence[int | None],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> tuple[torch.Tensor, dict[int | None, torch.Tensor]]:
+    """The same rows one behind the other in a forward of batch 1: no position is spent on filling up.
+
+    Row b's positions see row b's columns alone; these are its cached tokens and then its own positions.
+
+    Args:
+        lengths, parents, windows, dtype, device: as of ``forward_inputs``.
+
+    Returns:
+        position_ids int64 (1, T) with T = sum of 1 + nodes, and, per window, an additive mask (1, 1, T, columns) with
+        columns = sum(lengths) + T.
+    """
+    masks_and_depths = [ancestor_mask(up) for up in parents]
+    positions = np.concatenate([depths + length for length, (_, depths) in zip(lengths, masks_and_depths)])
+    seen = np.zeros((len(positions), sum(lengths) + len(positions)), np.bool_)
+    columns = np.empty(seen.shape[1], np.int64)
+    row = column = 0
+    for length, (mask, depths) in zip(lengths, masks_and_depths):
+        end = column + length
+        seen[row : row + len(mask), column:end] = True
+        seen[row : row + len(mask), end : end + len(mask)] = mask
+        columns[column:end] = np.arange(length)
+        columns[end : end + len(mask)] = depths + length
+        row, column = row + len(mask), end + len(mask)
+    masks = _additive(seen[None], positions[None], columns[None], windows, dtype, device)
+    return torch.from_numpy(positions[None]).to(device), masks
+
+
+def _additive(
+    seen: npt.NDArray[np.bool_],
+    positions: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    windows: Sequence[int | None],
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> dict[int | None, torch.Tensor]:
+    """Per window the mask (B, 1, T, columns): 0 where seen (B, T, columns) and inside the window, else the smallest."""
     masks = {}
     smallest = torch.finfo(dtype).min
     for window in windows:
         sees = seen if window is None else seen & (columns[:, None, :] > positions[:, :, None] - window)
-        additive = torch.zeros((rows, 1, width, need), dtype=dtype)
+        additive = torch.zeros((seen.shape[0], 1, *seen.shape[1:]), dtype=dtype)
         masks[window] = additive.masked_fill_(torch.from_numpy(~sees)[:, None], smallest).to(device)
-    return torch.from_numpy(positions).to(device), masks
+    return masks
 
 
 _BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -28,6 +28,7 @@ class CostCurve:
         points: (positions, cost) by rising positions, the first at 1 position.
         long_points: the same at a longer context; () if the cost was measured at one context length only.
         contexts: the two context lengths in tokens that ``points`` and ``long_points`` belong to.
+        row_cost: what each row after the first adds to a forward over as many positions, in the unit of ``points``.
 
     Raises:
         ValueError: points that are not so, named.
@@ -40,18 +41,23 @@ class CostCurve:
     points: tuple[Point, ...]
     long_points: tuple[Point, ...] = ()
     contexts: tuple[int, int] = (512, 4096)
+    row_cost: float = 0.0
 
     def __init__(
         self,
         points: Sequence[Sequence[float]],
         long_points: Sequence[Sequence[float]] = (),
         contexts: Sequence[int] = (512, 4096),
+        row_cost: float = 0.0,
     ) -> None:
         object.__setattr__(self, "points", _checked(points, "points"))
         object.__setattr__(self, "long_points", _checked(long_points, "long_points") if len(long_points) else ())
         if len(contexts) != 2 or not 0 < contexts[0] < contexts[1]:
             raise ValueError(f"contexts must be two rising context lengths, got {tuple(contexts)}")
         object.__setattr__(self, "contexts", (int(contexts[0]), int(contexts[1])))
+        if not isinstance(row_cost, int | float) or not 0 <= row_cost < math.inf:
+            raise ValueError(f"row_cost must be a finite number, at least 0, got {row_cost!r}")
+        object.__setattr__(self, "row_cost", float(row_cost))
 
     def cost(self, positions: float, context: int | None = None) -> float:
         """Cost of a forward over ``positions`` positions, in forwards over one position at the same context length."""
@@ -72,13 +78,17 @@ class CostCurve:
         return costs
 
     def shared_by(self, num_rows: int) -> CostCurve:
-        """The curve one of ``num_rows`` rows sees when all draft alike: c(rows · n) / c(rows). One row: this curve."""
+        """The curve one of ``num_rows`` rows sees when all draft alike. One row: this curve.
+
+        The cost of n positions is the forward's over rows · n positions, and ``row_cost`` for each further row.
+        """
         if num_rows == 1:
             return self
 
         def spread(points: tuple[Point, ...]) -> list[Point]:
             at = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-            return [(n, float(cost)) for n, cost in zip(at, _extended(points, np.array(at) * num_rows))]
+            costs = _extended(points, np.array(at) * num_rows) + (num_rows - 1) * self.row_cost
+            return [(n, float(cost)) for n, cost in zip(at, costs)]
 
         return CostCurve(spread(self.points), spread(self.long_points) if self.long_points else (), self.contexts)
 
@@ -110,7 +120,12 @@ class CostCurve:
         if not isinstance(entry, dict) or not isinstance(entry.get("points"), list):
             got = sorted(entry) if isinstance(entry, dict) else type(entry).__name__
             raise ValueError(f"a curve must be a dict with a list of points, got {got}")
-        return cls(entry["points"], entry.get("long_points", ()), entry.get("contexts", (512, 4096)))
+        return cls(
+            entry["points"],
+            entry.get("long_points", ()),
+            entry.get("contexts", (512, 4096)),
+            entry.get("row_cost", 0.0),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The curve as plain JSON-ready values."""
@@ -118,6 +133,7 @@ class CostCurve:
             "points": [list(point) for point in self.points],
             "long_points": [list(point) for point in self.long_points],
             "contexts": list(self.contexts),
+            "row_cost": self.row_cost,
         }
 
 

@@ -246,7 +246,7 @@ class _Loop:
         logits = self._target.check([row.last_id for row in self.running], drafts)
         self._stats.forward_seconds += time.perf_counter() - started
         self._stats.num_decode_forwards += 1
-        self._stats.num_positions += logits.shape[0] * logits.shape[1]
+        self._stats.num_positions += sum(len(row) for row in logits)
         started = time.perf_counter()
         walks: Sequence[Walk | None] = walk_together(self.running, drafts, logits) or [None] * len(drafts)
         outcomes = [

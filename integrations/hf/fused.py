@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from zerodraft.integrations.hf.row import Row
 from zerodraft.kernels.verify import Walk, pick_and_walk
@@ -15,12 +16,12 @@ from zerodraft.lookup.draft import Draft
 MAX_NOISE_ROWS = 64  # output positions whose noise is drawn ahead; deeper drafts of a sampled text are walked lazily
 
 
-def serves(logits: torch.Tensor) -> bool:
+def serves(logits: Sequence[torch.Tensor]) -> bool:
     """True where walking together is worth it: each token of a lazy walk waits for the GPU once."""
-    return logits.is_cuda
+    return logits[0].is_cuda
 
 
-def walk_together(rows: Sequence[Row], drafts: Sequence[Draft], logits: torch.Tensor) -> list[Walk] | None:
+def walk_together(rows: Sequence[Row], drafts: Sequence[Draft], logits: Sequence[torch.Tensor]) -> list[Walk] | None:
     """Walk every row down its draft, as ``walk`` with ``Row.step`` would, or return None if some row needs that.
 
     A row is walked here if its processors look at the scores alone, it ends by length and end tokens alone, and it
@@ -28,13 +29,14 @@ def walk_together(rows: Sequence[Row], drafts: Sequence[Draft], logits: torch.Te
     then rewound and advanced by what was emitted.
 
     Args:
-        rows: B rows; their drafts; logits (B, T, V) of the forward, T >= 1 + nodes of the widest draft.
+        rows: B rows; their drafts; per row the logits of the forward, (at least 1 + nodes, V).
     """
-    if not serves(logits) or not all(row.is_stateless and row.device == logits.device for row in rows):
+    device = logits[0].device
+    if not serves(logits) or not all(row.is_stateless and row.device == device for row in rows):
         return None
     do_sample = rows[0].do_sample
     depth = 1 + max(_depth(draft) for draft in drafts) if do_sample else 0
-    if do_sample and (depth > MAX_NOISE_ROWS or not draws_like_multinomial(logits.device)):
+    if do_sample and (depth > MAX_NOISE_ROWS or not draws_like_multinomial(device)):
         return None
     most = max(len(draft) for draft in drafts)
     trees = np.full((2, len(rows), most), -1, np.int32)
@@ -42,13 +44,14 @@ def walk_together(rows: Sequence[Row], drafts: Sequence[Draft], logits: torch.Te
     for index, draft in enumerate(drafts):
         trees[:, index, : len(draft)] = draft.token_ids, draft.parents
         verify[index, : len(draft)] = draft.verify
-    token_ids, parents = torch.from_numpy(trees).to(logits.device)
-    scores = torch.stack([row.processed(block) for row, block in zip(rows, logits[:, : 1 + most])])
+    token_ids, parents = torch.from_numpy(trees).to(device)
+    blocks = [block[: 1 + len(draft)] for block, draft in zip(logits, drafts)]
+    scores = pad_sequence([row.processed(block) for row, block in zip(rows, blocks)], batch_first=True)
     noise = states = None
     if do_sample:
         states = [row.generator.get_state() for row in rows]
         noise = torch.stack([_draw(row.generator, depth, scores) for row in rows])
-    walks = pick_and_walk(scores, token_ids, parents, torch.from_numpy(verify).to(logits.device), noise)
+    walks = pick_and_walk(scores, token_ids, parents, torch.from_numpy(verify).to(device), noise)
     done = [row.accept(draft, path, token) for row, draft, (path, token) in zip(rows, drafts, walks)]
     if states is not None:
         for row, state, walked in zip(rows, states, done):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from zerodraft.integrations.hf.shapes import fixed_shapes
 from zerodraft.kernels.kv_cache import RaggedCache
-from zerodraft.kernels.tree_attention import bucket, forward_inputs
+from zerodraft.kernels.tree_attention import bucket, forward_inputs, packed_inputs
 from zerodraft.lookup.draft import Draft
+
+ATTENTION_SLOWNESS: Final = 2.0  # masked attention's time per operation against that of the big matrix products
 
 
 class Target:
@@ -27,6 +29,7 @@ class Target:
         self.vocab_size: int = config.vocab_size
         self._windows = _windows_by_layer_type(config)
         self._limits = _PositionLimits(config)
+        self._column_cost = _column_cost(model) if num_rows > 1 else 0.0
         self._trims_prefill = model._supports_logits_to_keep()
 
     only_chains = False  # True where a draft's branches cannot be told apart by position
@@ -73,27 +76,60 @@ class Target:
         out = self._forward(block, positions, None, **options)
         return out if self._trims_prefill else out[:, ends]
 
-    def check(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> torch.Tensor:
-        """One forward over every row's last token and draft; returns logits (B, 1 + widest draft, V).
+    def check(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> Sequence[torch.Tensor]:
+        """One forward over every row's last token and draft; returns per row logits (at least 1 + nodes, V).
 
-        Position 0 of a row follows its last token, position i + 1 its node i.
+        Position 0 of a row follows its last token, position i + 1 its node i. Rows stand side by side, filled up to the
+        widest draft, or one behind the other where that computes less: then each costs what it drafts.
         """
         width = 1 + max(len(draft) for draft in drafts)
-        lengths = self.cache.lengths
-        num_columns = None
         if self._has_fixed_shapes:
             width = bucket(width)
-            num_columns = self.cache.fix_shapes(width)
-        elif width == 1 and len(drafts) == 1:  # plain decoding: what the model does by itself is cheapest
+            return self._check_side_by_side(last_ids, drafts, width, self.cache.fix_shapes(width))
+        if width == 1 and len(drafts) == 1:  # plain decoding: what the model does by itself is cheapest
             device = self.model.device
-            ids, positions = torch.tensor([last_ids], device=device), torch.tensor([lengths], device=device)
-            return self._forward(ids, positions, None)
+            ids, positions = torch.tensor([last_ids], device=device), torch.tensor([self.cache.lengths], device=device)
+            return self._forward(ids, positions, None).unbind(0)
+        if self._packing_pays([1 + len(draft) for draft in drafts]):
+            return self._check_packed(last_ids, drafts)
+        return self._check_side_by_side(last_ids, drafts, width)
+
+    def _packing_pays(self, counts: list[int]) -> bool:
+        """Whether rows one behind the other compute less, though each of their positions looks at all rows' columns."""
+        num_rows, width = len(counts), max(counts)
+        if num_rows == 1 or sum(counts) == num_rows * width:
+            return False
+        lengths = self.cache.lengths
+        packed = sum(counts) * (1 + self._column_cost * (sum(lengths) + sum(counts)))
+        return packed < num_rows * width * (1 + self._column_cost * (max(lengths) + width))
+
+    def _check_packed(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> Sequence[torch.Tensor]:
+        counts = [1 + len(draft) for draft in drafts]
+        block = np.concatenate([part for last, draft in zip(last_ids, drafts) for part in ([last], draft.token_ids)])
+        positions, masks = packed_inputs(
+            self.cache.lengths,
+            [draft.parents for draft in drafts],
+            list(set(self._windows.values())),
+            dtype=self.model.dtype,
+            device=self.model.device,
+        )
+        self.cache.pack(counts)
+        try:
+            ids = torch.from_numpy(block.astype(np.int64))[None].to(self.model.device)
+            logits = self._forward(ids, positions, self._by_layer_type(masks))
+        finally:
+            self.cache.pack()
+        return torch.split(logits[0], counts)
+
+    def _check_side_by_side(
+        self, last_ids: Sequence[int], drafts: Sequence[Draft], width: int, num_columns: int | None = None
+    ) -> Sequence[torch.Tensor]:
         block = np.zeros((len(drafts), width), np.int64)
         for row, (last, draft) in enumerate(zip(last_ids, drafts)):
             block[row, 0] = last
             block[row, 1 : 1 + len(draft)] = draft.token_ids
         positions, masks = forward_inputs(
-            lengths,
+            self.cache.lengths,
             [draft.parents for draft in drafts],
             list(set(self._windows.values())),
             dtype=self.model.dtype,
@@ -101,11 +137,15 @@ class Target:
             width=width,
             num_columns=num_columns,
         )
-        mask: Any = next(iter(masks.values()))
-        if len(masks) > 1:
-            mask = {layer_type: masks[window] for layer_type, window in self._windows.items()}
         call = self._call if self._has_fixed_shapes else None
-        return self._forward(torch.from_numpy(block).to(self.model.device), positions, mask, call)
+        ids = torch.from_numpy(block).to(self.model.device)
+        return self._forward(ids, positions, self._by_layer_type(masks), call).unbind(0)
+
+    def _by_layer_type(self, masks: dict[int | None, torch.Tensor]) -> Any:
+        """The mask as the model takes it: one, or one for each type of layer."""
+        if len(masks) == 1:
+            return next(iter(masks.values()))
+        return {layer_type: masks[window] for layer_type, window in self._windows.items()}
 
     def _forward(
         self, block: torch.Tensor, positions: torch.Tensor, mask: Any, call: Any = None, **options: Any
@@ -185,6 +225,17 @@ class _PositionLimits:
             if position < border:
                 return border - 1 - position
         return 0 if self._hard_end and self._borders else 2**30
+
+
+def _column_cost(model: PreTrainedModel) -> float:
+    """What looking at one more column of the cache costs a position, in passes through all weights.
+
+    By floating point operations: 4 for each column, layer and dimension of the heads, against 2 for each weight.
+    """
+    config = model.config.get_text_config(decoder=True)
+    heads, hidden = config.num_attention_heads, config.hidden_size
+    width = heads * (getattr(config, "head_dim", None) or hidden // heads)
+    return float(ATTENTION_SLOWNESS * 2 * config.num_hidden_layers * width / max(1, model.num_parameters()))
 
 
 def _windows_by_layer_type(config: Any) -> dict[str, int | None]:

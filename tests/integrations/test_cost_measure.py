@@ -25,6 +25,22 @@ def test_measures_once_and_keeps_the_curve(tmp_path):
     assert measured_curve(model, cache_dir=tmp_path, refresh=True, max_seconds=0.1).points[1][1] < 1e3
 
 
+def test_a_row_costs_what_it_takes_longer_than_its_positions(tmp_path, monkeypatch):
+    """Timed by a made-up clock: a forward takes 10 + its positions, and 3 for each row after the first."""
+    from zerodraft.integrations import cost_measure
+
+    def seconds(target, context, ids):
+        num_rows = len(target.cache.lengths)
+        assert context * num_rows in (128, 383)  # a short model: fewer columns, as many for four rows as for one
+        return 10 + len(ids) * num_rows + 3 * (num_rows - 1)
+
+    monkeypatch.setattr(cost_measure, "_seconds", seconds)
+    curve = measured_curve(tiny("llama"), cache_dir=tmp_path)
+    assert curve.points == tuple((n, 10.0 + n) for n in (1, 2, 4, 8, 16, 32, 64, 128))
+    assert curve.row_cost == 3.0
+    assert measured_curve(tiny("llama"), cache_dir=tmp_path) == curve  # as it comes back from the file
+
+
 def test_models_do_not_share_a_curve(tmp_path):
     for name in ("llama", "gpt2"):
         measured_curve(tiny(name), cache_dir=tmp_path, max_seconds=0.1)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import reference  # noqa: E402
 import support  # noqa: E402
 
 LENGTHS = (3, 9, 17, 30)
@@ -52,9 +53,18 @@ def _texts(model, prompts, seeds=None, **options):
     return rows
 
 
+@pytest.fixture(params=[True, False], ids=["packed", "side_by_side"])
+def is_packed(request, monkeypatch):
+    """Rows whose drafts differ in size stand one behind the other in the forward, or all are filled up."""
+    from zerodraft.integrations.hf.target import Target
+
+    monkeypatch.setattr(Target, "_packing_pays", lambda self, counts: request.param and len(set(counts)) > 1)
+    return request.param
+
+
 @pytest.mark.parametrize("do_sample", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt2", "opt"])
-def test_rows_equal_their_own_runs(name, do_sample):
+def test_rows_equal_their_own_runs(name, do_sample, is_packed):
     """Ragged prompts, rows that finish at different steps, one without a draft, one that ends at once."""
     model, prompts = support.tiny(name), _prompts()
     seeds = [11, 22, 33, 44] if do_sample else None
@@ -84,6 +94,46 @@ def test_rows_equal_their_own_runs(name, do_sample):
         )
         assert stats.num_decode_forwards <= max(len(text) for text in alone) - 1
         assert stats.num_row_steps < sum(len(text) for text in alone) - 4
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", support.MODEL_NAMES)
+def test_a_row_costs_what_it_drafts(name, attention, is_packed):
+    """Rows without a draft cost one position where that is less; what the model says is the same either way."""
+    from zerodraft.integrations.hf.target import Target
+    from zerodraft.lookup.draft import Draft
+
+    model = support.tiny(name, attention)
+    texts = [p[0].tolist() for p in _prompts()]
+    drafts = [Draft.empty(), Draft.tree([5, 6, 7, 8], [-1, -1, 0, 2]), Draft.empty(), Draft.chain([9])]
+    with torch.no_grad():
+        target = Target(model, 4)
+        target.prefill([torch.tensor(text) for text in texts])
+        for last, path in ((3, [0, 2, 3]), (4, [1])):  # the second forward stands on what the first one left
+            logits = target.check([last] * 4, drafts)
+            assert sum(len(row) for row in logits) == (9 if is_packed else 20)
+            for text, draft, row in zip(texts, drafts, logits):
+                for node in range(-1, len(draft)):
+                    above = [draft.token_ids[i] for i in reference.path_to(node, draft.parents.tolist())]
+                    alone = model(torch.tensor([[*text, last, *above]])).logits[0, -1]
+                    torch.testing.assert_close(row[node + 1], alone, rtol=1e-4, atol=1e-4)
+            paths = [[], path, [], [0]]
+            target.cache.keep_all([[0, *(node + 1 for node in taken)] for taken in paths])
+            for text, draft, taken in zip(texts, drafts, paths):
+                text += [last, *draft.token_ids[taken].tolist()]
+
+
+def test_rows_are_packed_where_that_computes_less():
+    """Filling up one long draft's neighbours costs more than looking at all rows' columns."""
+    from zerodraft.integrations.hf.target import Target
+
+    target = Target(support.tiny("llama"), 8)
+    target._column_cost = 1e-4
+    target.cache.set_lengths([500] * 8)
+    assert target._packing_pays([61, *[1] * 7])
+    assert not target._packing_pays([16] * 8)
+    assert not target._packing_pays([16] * 7 + [15])  # eight times the columns for one position less
+    assert not Target(support.tiny("llama"), 1)._packing_pays([61])
 
 
 def test_sixteen_rows_in_any_order():

@@ -57,6 +57,21 @@ class Machine:
                     assert states.shape == (rows, HEADS, need, DIM)
                     assert torch.equal(states[row, :, : len(seen)], states_of([seen], layer, kind)[0])  # type: ignore[list-item]
 
+    def write_packed(self, counts: list[int]) -> None:
+        """Each row writes as many entries as it needs, one row behind the other."""
+        numbers = [
+            [self.next_number + i for i in range(sum(counts[:row]), sum(counts[: row + 1]))]
+            for row in range(len(counts))
+        ]
+        self.next_number += sum(counts)
+        self.lists.update(numbers)
+        seen = [[entry for row, fresh in zip(self.lists.committed, numbers) for entry in (*row, *fresh)]]
+        self.cache.pack(counts)
+        for layer, pair in enumerate(forward(self.cache, [[number for row in numbers for number in row]])):
+            for kind, states in enumerate(pair):
+                assert torch.equal(states, states_of(seen, layer, kind))  # type: ignore[arg-type]
+        self.cache.pack()
+
     def keep(self, row: int, places: list[int]) -> None:
         self.cache.keep(row, places)
         self.lists.keep(row, places)
@@ -71,17 +86,22 @@ class Machine:
 def test_random_histories(data: st.DataObject) -> None:
     machine = Machine(data.draw(st.integers(1, 4)))
     for _ in range(data.draw(st.integers(1, 8))):
-        width = data.draw(st.sampled_from([1, 2, 5, 9, 70]))
-        machine.write(width)
-        for row in range(len(machine.lists.committed)):
+        rows = len(machine.lists.committed)
+        widths = data.draw(st.lists(st.sampled_from([1, 2, 5, 9, 70]), min_size=rows, max_size=rows))
+        if machine.cache.layers and data.draw(st.booleans()):
+            machine.write_packed(widths)
+        else:
+            machine.write(widths[0])
+            widths = [widths[0]] * rows
+        for row, width in enumerate(widths):
             chosen = data.draw(st.lists(st.booleans(), min_size=min(width, 9), max_size=min(width, 9)))
             places = [place for place, kept in enumerate(chosen) if kept]
             if data.draw(st.booleans()):
                 places = list(range(len(places)))
             machine.keep(row, places)
         if data.draw(st.booleans()):
-            rows = data.draw(st.permutations(range(len(machine.lists.committed))))
-            machine.select(list(rows[: data.draw(st.integers(1, len(rows)))]))
+            order = data.draw(st.permutations(range(rows)))
+            machine.select(list(order[: data.draw(st.integers(1, rows))]))
         assert_holds(machine.cache, machine.lists.committed)
         assert machine.cache.get_seq_length() == max(machine.cache.lengths)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.kernels.tree_attention import ancestor_mask, bucket, forward_inputs
+from zerodraft.kernels.tree_attention import ancestor_mask, bucket, forward_inputs, packed_inputs
 
 SMALLEST = torch.finfo(torch.float32).min
 
@@ -94,6 +94,27 @@ def test_ragged_rows_and_windows_against_the_oracle(data: st.DataObject) -> None
         assert masks[window].shape == (rows, 1, positions.shape[1], max(lengths) + positions.shape[1])
         additive = torch.where(torch.tensor(expected_seen), 0.0, SMALLEST)
         assert torch.equal(masks[window][:, 0], additive)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_packed_rows_see_what_they_see_side_by_side(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 4))
+    lengths = data.draw(st.lists(st.integers(0, 12), min_size=rows, max_size=rows))
+    parents = data.draw(st.lists(trees(), min_size=rows, max_size=rows))
+    windows = data.draw(st.lists(st.sampled_from([None, 1, 2, 3, 8]), min_size=1, max_size=3, unique=True))
+    positions, masks = packed_inputs(lengths, parents, windows, dtype=torch.float32)
+    sizes = [1 + len(up) for up in parents]
+    for window in windows:
+        expected_positions, expected_seen = reference.tree_rules(lengths, parents, window)
+        assert positions.tolist() == [[p for row, size in zip(expected_positions, sizes) for p in row[:size]]]
+        seen: list[list[bool]] = []
+        before, total = 0, sum(lengths) + sum(sizes)
+        for row, (length, size) in enumerate(zip(lengths, sizes)):
+            own = [sees[: length + size] for sees in expected_seen[row][:size]]
+            seen += [[False] * before + sees + [False] * (total - before - length - size) for sees in own]
+            before += length + size
+        assert torch.equal(masks[window], torch.where(torch.tensor(seen), 0.0, SMALLEST)[None, None])
 
 
 def test_places_without_a_node_see_what_the_root_sees() -> None:

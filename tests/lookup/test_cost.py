@@ -59,6 +59,17 @@ def test_rows_share_a_forward():
     assert slopes == sorted(slopes)
 
 
+def test_a_row_has_a_cost_of_its_own():
+    curve = CostCurve([(1, 1.0), (17, 2.0)], row_cost=0.5)
+    four = curve.shared_by(4)
+    assert four.cost(4) == pytest.approx((1 + 15 / 16 + 1.5) / (1 + 3 / 16 + 1.5))
+    assert curve.shared_by(1) is curve
+    assert CostCurve.from_dict(curve.as_dict()) == curve
+    for wrong in (-0.1, float("inf"), float("nan"), "1", None):
+        with pytest.raises(ValueError, match="row_cost must be a finite number"):
+            CostCurve([(1, 1.0), (17, 2.0)], row_cost=wrong)
+
+
 def test_files_round_trip_and_name_what_they_have(tmp_path):
     curve = CostCurve([(1, 1.0), (16, 2.5)], [(1, 1.5), (16, 4.0)], (256, 2048))
     file = tmp_path / "curves.json"
