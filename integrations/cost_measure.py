@@ -40,7 +40,7 @@ def measured_curve(
     """Return the cost of the model's forwards by number of positions, timed now or read from an earlier time.
 
     Timed on the path that drafts take (mask, positions, cache): at batch 1, for 1 to 128 positions at a context of 512
-    tokens and for fewer widths at 4096, or less where the model's positions end before; and for four rows with a quarter
+    tokens and for fewer widths at 4096, or less where the model's positions end before; for four rows with a quarter
     of the context each, which says what a row costs beside its positions. The cache is filled with zeros, so nothing is
     prefilled. The best of several interleaved rounds counts. What was measured is kept in ``cache_dir`` under a name
     made of the model's configuration, dtype, device, attention and threads.
