@@ -293,6 +293,8 @@ class _AttachedGenerate:
         if call.get("custom_generate") is not None or call.get("assistant_model") is not None:
             return True
         given = call.get("generation_config")
+        if getattr(given, "is_assistant", False):  # transformers' own loop drafts with this model
+            return True
         names = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
         asked = [vars(config) for config in (given, model.generation_config) if config is not None] + [call]
         return any(bool(place.get(name)) for name in names for place in asked)

@@ -92,7 +92,8 @@ def test_other_ways_of_decoding_are_left_alone():
     model, ids = _fresh(), support.prompt(1, 30)
     expected = support.plain(model, ids, max_new_tokens=20)
     zerodraft.attach(model)
-    for options in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": support.tiny("llama")}):
+    drafting = {"assistant_early_exit": 1}, {"assistant_model": support.tiny("llama")}, {"assistant_model": model}
+    for options in ({"prompt_lookup_num_tokens": 3}, *drafting):
         assert torch.equal(model.generate(ids, max_new_tokens=20, **options), expected)
         assert model.generate.stats is None
     config = transformers.GenerationConfig(prompt_lookup_num_tokens=3, max_new_tokens=20, pad_token_id=0)
