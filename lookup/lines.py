@@ -16,6 +16,7 @@ from zerodraft.lookup.memory import MAX_MATCH
 from zerodraft.lookup.policy import MAX_DRAFT_TOKENS, Tables
 
 Longs = npt.NDArray[np.int64]
+ROOM: Final = 512  # tokens that a session can take before its arrays are replaced, which takes Python
 
 
 class SessionLines:
@@ -82,7 +83,7 @@ class SessionLines:
         self._state[line] = 0
         self._state[line, core.HELD] = self._state[line, core.BEFORE] = len(prompt_ids)
         session._settings[rule.POINTER] = session.copy_pointer
-        self._bind(line, session)
+        self._make_room(line, session)
         return line
 
     def finish(self, line: int) -> None:
@@ -158,7 +159,7 @@ class SessionLines:
         """
         session = self._session(line)
         session.index.extend(rest)
-        self._bind(line, session)
+        self._make_room(line, session)
 
     def num_indexed(self, line: int) -> int:
         """Tokens in the session's index; more than ``held`` while a step is under way."""
@@ -212,9 +213,15 @@ class SessionLines:
         )
         self._point_at(self._tables)
 
-    def _bind(self, line: int, session: DraftSession) -> None:
-        """Write down where the session's arrays lie; to be repeated whenever one of them is replaced."""
+    def _make_room(self, line: int, session: DraftSession) -> None:
+        """Let the index take ``ROOM`` tokens more, and write down where the session's arrays lie then."""
         index, to = session._index, self._addresses[line]
+        index._reserve(len(index) + ROOM)
+        used_1, used_n = index.used
+        while used_1 + ROOM > len(index._heads_1) * 3 // 4:
+            index._heads_1 = index._doubled(index._heads_1, False)
+        while used_n + ROOM > len(index._heads_n) * 3 // 4:
+            index._heads_n = index._doubled(index._heads_n, True)
         to[core.TOKENS], to[core.CAPACITY] = _address(index._tokens), len(index._tokens)
         to[core.LINKS] = _address(index._links)
         to[core.HEADS_1], to[core.SLOTS_1] = _address(index._heads_1), len(index._heads_1)
