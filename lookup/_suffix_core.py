@@ -187,6 +187,14 @@ def split_edge(
     return middle
 
 
+@kernel(types.void(READ_I32_2D, READ_I32_2D, types.int64, types.int64))
+def prefetch_next(nodes: Ints, table: Ints, node: int, token: int) -> None:
+    """Have ready where the next suffix goes on: by the same token, at the node that the suffix link leads to."""
+    link = np.int64(nodes[node, LINK])
+    prefetch(nodes, link, 0)
+    prefetch(table, home_of(table, link, token), 0)
+
+
 @kernel(types.void(READ_I32, READ_I32_2D, READ_I32_2D, types.int64))
 def prefetch_near_root(tokens: Ints, nodes: Ints, table: Ints, i: int) -> None:
     """Have ready what the suffixes at AHEAD and 2 AHEAD from ``i`` will be looked up by at the root and below it."""
@@ -212,19 +220,17 @@ def index_tokens(
     has_room = True
     while i < end and has_room:
         token = tokens[i]
-        if nodes[node, DEPTH] <= 1 and i + 2 * AHEAD < end:  # little matches here: so it will be soon after, too
+        if i - j <= 2 and i + 2 * AHEAD < end:  # little matches here: so it will be soon after, too
             prefetch_near_root(tokens, nodes, table, i)
         while j <= i:
             if state[NUM_NODES] == len(nodes) or state[NUM_STORED] > max_stored:
                 has_room = False
                 break
-            link = np.int64(nodes[node, LINK])
-            prefetch(nodes, link, 0)  # where the next suffix goes on if this one ends here
-            prefetch(table, home_of(table, link, tokens[i - length]), 0)
             if length == 0:
                 if unlinked > 0:
                     nodes[unlinked, LINK] = node
                     unlinked = 0
+                prefetch_next(nodes, table, node, token)
                 if node == ROOT and token < 0:
                     leaf_parent[j] = -1
                     j += 1
@@ -240,13 +246,14 @@ def index_tokens(
                 if tokens[witness + nodes[node, DEPTH] + length] == token:
                     length += 1
                     break
+                prefetch_next(nodes, table, node, tokens[i - length])
                 middle = split_edge(tokens, leaf_parent, nodes, counts, table, state, node, length, child, witness, j)
                 if unlinked > 0:
                     nodes[unlinked, LINK] = middle
                 unlinked = middle
             j += 1
             if node != ROOT:
-                node = link
+                node = np.int64(nodes[node, LINK])
             elif length > 0:
                 length -= 1
             while length > 0:  # skip/count: these tokens are known to be there
