@@ -25,7 +25,6 @@ class RowLengths:
 
     def __init__(self, num_rows: int) -> None:
         self.of_row = [0] * num_rows
-        self.reserve = 0  # capacity that the caller knows it will need
         self.packed: Sequence[int] = ()  # positions per row of the next forward, where it holds the rows one by one
         self.starts: torch.Tensor | None = None  # with fixed shapes: the lengths, int64 (B, 1), always in one place
         self._copied: list[int] = []
@@ -121,7 +120,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         return filled[0], filled[1]
 
     def _grow(self, need: int) -> None:
-        self.resize(max(need, self.rows.reserve, 2 * self.keys.shape[2], _FIRST_CAPACITY))
+        self.resize(max(need, 2 * self.keys.shape[2], _FIRST_CAPACITY))
 
     def resize(self, capacity: int) -> None:
         """Go on in buffers of this many columns, at least as many as now."""
@@ -165,10 +164,6 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         """Commit that many entries per row, written by forwards or ``load``."""
         assert len(lengths) == len(self.rows.of_row)
         self.rows.of_row = list(lengths)
-
-    def reserve(self, capacity: int) -> None:
-        """Let the next growth reach this many tokens per row at once."""
-        self.rows.reserve = capacity
 
     def fix_shapes(self, width: int) -> int:
         """Prepare a forward over ``width`` positions in which every layer returns all of its columns.
