@@ -9,7 +9,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -34,6 +34,9 @@ Lookahead = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
+
+_EXTRA_OF: Final = {"torch": "hf", "transformers": "hf", "tokenizers": "hf", "platformdirs": "demo", "gguf": "demo"}
+"""Packages that a command may find missing, and the extra that brings them."""
 
 
 def load(name: str, dtype: str, device: str) -> LoadedModel:
@@ -71,6 +74,11 @@ def one_line_errors() -> Iterator[None]:
     """Turn what the user can do something about into one line on stderr and exit status 1."""
     try:
         yield
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA_OF:
+            raise
+        talk(f"this needs {error.name}: pip install 'zerodraft[{_EXTRA_OF[error.name]}]'")
+        raise typer.Exit(1) from error
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, BrokenPipeError):
             raise

@@ -245,6 +245,13 @@ def test_model_errors_are_one_line(tmp_path: Path, file: Path) -> None:
         _refused(zerodraft("edit", file, "-i", "x", "--model", name), message)
 
 
+def test_a_missing_package_is_one_line(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    _refused(
+        zerodraft("generate", "hi", "--model", tiny_folder), "this needs transformers: pip install 'zerodraft[hf]'"
+    )
+
+
 def test_dtype_and_device_are_checked(tiny_folder: Path) -> None:
     _refused(zerodraft("generate", "x", "--model", tiny_folder, "--dtype", "int4"), "dtype")
     _refused(zerodraft("generate", "x", "--model", tiny_folder, "--device", "abacus"), "device")
