@@ -118,8 +118,9 @@ def run(seconds: float, cap: int, directory: str) -> dict[str, Any]:
     processes = [start(number) for number in range(NUM_REPLICAS)]
     rng, kills, most_tokens, most_files = random.Random(1), 0, 0, 0
     seen: set[str] = set()
+    pause = min(5.0, seconds / 6)
     while time.time() < until:
-        time.sleep(min(0.5 + rng.random() * 2, max(0.0, until - time.time())))
+        time.sleep(min(pause * (0.5 + rng.random()), max(0.0, until - time.time())))
         files = {path.name for path in Path(directory).glob("*.zdseg")}
         seen |= files
         most_files, most_tokens = max(most_files, len(files)), max(most_tokens, listed_tokens(directory))

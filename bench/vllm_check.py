@@ -78,10 +78,11 @@ def make_model(folder: Path) -> None:
     model = transformers.LlamaForCausalLM(config).float().eval()
     of_cycle = torch.arange(VOCABULARY) >= FIRST_OF_CYCLE
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(3.0)
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:  # sharp attention: few positions matter, and which ones depends on the text
+                parameter.mul_(10.0 if "q_proj" in name or "k_proj" in name else 3.0)
         embedding = torch.randn(VOCABULARY, 128)
+        embedding[~of_cycle] *= 0.3  # faint, so that what came before decides what follows
         embedding[:, 0] = torch.where(of_cycle, 5.0, -5.0)  # the two halves keep to themselves
         head = torch.randn(VOCABULARY, 128)
         before = torch.tensor([predecessor(token) for token in range(FIRST_OF_CYCLE, VOCABULARY)])
