@@ -39,7 +39,7 @@ def test_half_of_the_vocabulary_follows_the_cycle_and_the_other_half_the_attenti
     assert prompt[:300] != check.cycle(0, 300)
     with torch.no_grad():
         following = model(torch.tensor([check.cycle(0, 400)])).logits[0].argmax(-1).tolist()
-        starts = [[check.free(rng, 30) + [7 + case] for _ in range(2)] for case in range(20)]
+        starts = [[[*check.free(rng, 30), 7 + case] for _ in range(2)] for case in range(20)]
         pairs = [[model(torch.tensor([start])).logits[0, -1].argmax().item() for start in pair] for pair in starts]
     assert following == check.cycle(1, 400)
     assert sum(a != b for a, b in pairs) > 8  # what came before decides
