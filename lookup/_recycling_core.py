@@ -119,6 +119,23 @@ def move(
             new_rows[target, rank] = rows[place, rank]
 
 
+@kernel(types.void(I64, I64, I32_2D, I64, I64, READ_I64, READ_I64, READ_I32_2D))
+def fill(
+    keys: Longs,
+    stamps: Longs,
+    rows: Ints,
+    levels: Longs,
+    state: Longs,
+    all_keys: Longs,
+    all_levels: Longs,
+    all_rows: Ints,
+) -> None:
+    """Write lists that were kept elsewhere, in order, each with the level it had."""
+    for i in range(len(all_keys)):
+        put(keys, stamps, rows, levels, state, all_keys[i], all_rows[i])
+        levels[find(keys, all_keys[i])] = all_levels[i]
+
+
 @kernel(types.int64(READ_I64, READ_I64, types.int64, types.int64, types.int64, I64))
 def ask(keys: Longs, levels: Longs, before: int, last: int, kind: int, places: Longs) -> int:
     """Class of list number ``kind`` (0: two tokens, 1: one, 2: common) after (before, last), -1 if there is none.

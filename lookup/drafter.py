@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -23,7 +24,8 @@ from zerodraft.lookup.shared_sources import SharedSources
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from zerodraft.lookup.recycling import RecyclerShelf, TokenRecycler
+    from zerodraft.lookup.recycler_shelf import RecyclerShelf
+    from zerodraft.lookup.recycling import TokenRecycler
     from zerodraft.lookup.tree_source import TreeSource
 
 _propose, _learn = direct(rule.propose), direct(rule.learn)
@@ -79,11 +81,6 @@ class Drafter:
         if recycle not in (True, False, "shared"):
             raise ValueError(f'recycle must be True, False or "shared", got {recycle!r}')
         self.recycle: Final = recycle
-        self._recyclers: RecyclerShelf | None = None
-        if recycle == "shared":
-            from zerodraft.lookup.recycling import RecyclerShelf  # compiles: only for those who recycle
-
-            self._recyclers = RecyclerShelf()
         for name, value, kind in (
             ("policy", self.policy, DraftPolicy),
             ("memory", memory, DraftMemory),
@@ -91,6 +88,11 @@ class Drafter:
         ):
             if value is not None and not isinstance(value, kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+        self._recyclers: RecyclerShelf | None = None
+        if recycle == "shared":
+            from zerodraft.lookup.recycler_shelf import RecyclerShelf  # compiles: only for those who recycle
+
+            self._recyclers = RecyclerShelf(None if memory is None else memory.directory)
 
     def with_policy(self, policy: DraftPolicy) -> Self:
         """A drafter like this one, sharing its memory and phrases, that drafts by another policy."""
@@ -125,6 +127,30 @@ class Drafter:
         from zerodraft.lookup.recycling import TokenRecycler
 
         return TokenRecycler()
+
+    def save(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Publish the memory in its directory, and the shared tables of successors beside it.
+
+        Args:
+            directory: where to, if the memory has none yet.
+
+        Raises:
+            ValueError: no memory, or one that is kept nowhere and no directory given.
+            MemoryFileError: the directory holds what is not a sound memory. OSError: it cannot be written.
+        """
+        if self.memory is None:
+            raise ValueError("save needs a drafter with a memory: Drafter(memory=DraftMemory(...)), got one without")
+        self.memory.save(directory)
+        if self._recyclers is not None:
+            self._recyclers.save(self.memory.directory)
+
+    def clear(self, namespace: str | None) -> None:
+        """Forget what requests of one namespace left behind: texts and successors, in the directory too."""
+        check_namespace(namespace)
+        if self.memory is not None:
+            self.memory.clear(namespace)
+        if self._recyclers is not None:
+            self._recyclers.clear(namespace)
 
     def propose_batch(
         self,

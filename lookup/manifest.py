@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -72,6 +73,12 @@ def write_manifest(directory: Path, entries: list[Entry]) -> None:
         os.fsync(file.fileno())
     os.replace(partial, directory / MANIFEST)
     sync_directory(directory)
+
+
+def recycler_path(directory: Path, namespace: str | None) -> Path:
+    """Where the namespace's table of successors lies, if it has one; the name does not show the namespace."""
+    name = b"" if namespace is None else b"=" + namespace.encode("utf-8", "surrogatepass")
+    return directory / f"{hashlib.sha256(name).hexdigest()[:32]}.zdrec"
 
 
 def sync_directory(directory: Path) -> None:

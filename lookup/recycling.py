@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,15 @@ _PRIORS: Final = (
     (0.10, 0.07, 0.05, 0.04, 0.03, 0.03, 0.02, 0.02),
     (0.03, 0.02, 0.02, 0.01, 0.01, 0.01, 0.01, 0.01),
 )
+
+
+class Lists(NamedTuple):
+    """What a table holds: n lists by the time they were written, and how often each rank of each kind was right."""
+
+    keys: npt.NDArray[np.int64]  # (n,)
+    levels: npt.NDArray[np.int64]  # (n,)
+    rows: IntArray  # (n, NUM_TOPK)
+    counts: npt.NDArray[np.float64]  # (classes, NUM_TOPK + 1)
 
 
 class TokenRecycler:
@@ -198,6 +207,45 @@ class TokenRecycler:
             )
         return out, n
 
+    def lists(self) -> Lists:
+        """A copy of everything that is worth keeping."""
+        with self._lock:
+            held = np.flatnonzero(self._keys >= 0)
+            held = held[np.argsort(self._stamps[held])]
+            return Lists(self._keys[held], self._levels[held], self._rows[held], self._counts.copy())
+
+    @classmethod
+    def from_lists(cls, lists: Lists, max_keys: int = 1 << 17) -> TokenRecycler:
+        """A table that holds these; where it is too small, the ones written last.
+
+        Raises:
+            ValueError: lists that no table ever held, from wherever they come.
+        """
+        made = cls(max_keys)
+        keys, levels, rows, counts = lists
+        is_end = rows < 0
+        if (
+            (keys < 0).any()
+            or ((levels < 0) | (levels >= core.NUM_LEVELS)).any()
+            or (rows < -1).any()
+            or is_end[:, :1].any()
+            or (is_end[:, :-1] & ~is_end[:, 1:]).any()
+        ):
+            raise ValueError("expected keys, levels and successors as a table writes them")
+        if not (np.isfinite(counts) & (counts >= 0) & (counts <= core.COUNT_CAP)).all() or not counts.sum(1).all():
+            raise ValueError("expected counts as a table keeps them")
+        made._make_room(len(keys))
+        state, new = made._state, (made._keys, made._stamps, made._rows, made._levels)
+        core.fill(
+            *new,
+            state,
+            np.ascontiguousarray(keys, np.int64),
+            np.ascontiguousarray(levels, np.int64),
+            np.ascontiguousarray(rows, np.int32),
+        )
+        made._counts[:] = counts
+        return made
+
     def source(self, prompt: IntArray) -> RecycledSource:
         """This table as a source of one session, with the session's prompt read into it."""
         return RecycledSource(self, prompt)
@@ -288,23 +336,3 @@ class RecycledSource:
 def _last_two(context: IntArray) -> tuple[int, int]:
     n = len(context)
     return (context.item(n - 2) if n > 1 else -1), (context.item(n - 1) if n else -1)
-
-
-class RecyclerShelf:
-    """The recyclers that requests share, one per namespace; the one used longest ago goes when there are too many."""
-
-    def __init__(self, max_namespaces: int = 64, max_keys: int = 1 << 18) -> None:
-        self._max_namespaces, self._max_keys = max_namespaces, max_keys
-        self._lock = threading.Lock()
-        self._recyclers: dict[str | None, TokenRecycler] = {}
-
-    def __getitem__(self, namespace: str | None) -> TokenRecycler:
-        """The namespace's recycler, made when it is first asked for."""
-        with self._lock:
-            recycler = self._recyclers.pop(namespace, None)
-            if recycler is None:  # an empty one is false, too
-                recycler = TokenRecycler(self._max_keys)
-            self._recyclers[namespace] = recycler
-            while len(self._recyclers) > self._max_namespaces:
-                del self._recyclers[next(iter(self._recyclers))]
-            return recycler

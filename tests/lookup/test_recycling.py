@@ -12,7 +12,8 @@ from zerodraft.lookup import _recycling_core as core
 from zerodraft.lookup.draft import BLOCK_ROWS, RECYCLED, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.recycling import MIN_PROB, RecyclerShelf, TokenRecycler
+from zerodraft.lookup.recycler_shelf import RecyclerShelf
+from zerodraft.lookup.recycling import MIN_PROB, TokenRecycler
 
 VOCAB = 12
 
