@@ -13,8 +13,8 @@ Arrays (int32, grown by the owner):
     state int64 (9,)        scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
                             so the length of the current match is INDEXED - NUM_LEAVES.
 
-A node is born with two edges, and most have no more: they stand in its row. Where a third comes, TOKEN_2 turns into
-MANY and all edges but the first move into the table. All edges of the root are there.
+A node is born with two edges, and most have no more: they stand in its row. All further ones, and those of the root,
+are in the table; a node that has such edges is wide, and its LINK is written as ~link.
 
 An edge needs no label: the tokens between a node at depth a and its child at depth b are tokens[w + a : w + b], where w
 is any suffix below the child: WITNESS for a node, j for leaf j, whose edge is open-ended.
@@ -41,7 +41,7 @@ PARENT, DEPTH, WITNESS, LINK, TOKEN_1, CHILD_1, TOKEN_2, CHILD_2, NUM_COLUMNS = 
 COUNT, BRANCH = 0, 1  # columns of ``counts``; BRANCH: the first of MAX_BRANCHES
 NUM_COUNT_COLUMNS: Final = BRANCH + MAX_BRANCHES
 NODE, TOKEN, CHILD, NUM_SLOT_COLUMNS = range(4)
-MANY: Final = -(2**31)  # as TOKEN_2: the edges but the first are in the table. No token, and no barrier either
+NO_TOKEN: Final = -(2**31)  # as TOKEN_1 and TOKEN_2 of the root; no barrier is written so either
 (
     INDEXED,  # tokens in the tree; those behind them wait in the arena for the next question
     NUM_LEAVES,  # explicit suffixes, = first implicit one
@@ -113,21 +113,25 @@ def child_of(nodes: Ints, table: Ints, node: int, token: int) -> int:
     """Child of ``node`` whose edge begins with ``token``, 0: there is none."""
     if nodes[node, TOKEN_1] == token:
         return np.int64(nodes[node, CHILD_1])
-    second = nodes[node, TOKEN_2]
-    if second == token:
+    if nodes[node, TOKEN_2] == token:
         return np.int64(nodes[node, CHILD_2])
-    if second == MANY:
-        return np.int64(table[slot_of(table, node, token), CHILD])
-    return 0
+    if nodes[node, LINK] >= 0:
+        return 0
+    return np.int64(table[slot_of(table, node, token), CHILD])
+
+
+@kernel(types.int64(READ_I32_2D, types.int64))
+def link_of(nodes: Ints, node: int) -> int:
+    """The node whose label is that of ``node`` without the first token."""
+    link = np.int64(nodes[node, LINK])
+    return link if link >= 0 else ~link
 
 
 @kernel(types.void(I32_2D, I32_2D, I64, types.int64, types.int64, types.int64))
 def add_edge(nodes: Ints, table: Ints, state: Longs, node: int, token: int, child: int) -> None:
-    """Add an edge to a node that has two or more, or to the root."""
-    if nodes[node, TOKEN_2] != MANY:
-        store_edge(table, node, nodes[node, TOKEN_2], nodes[node, CHILD_2])
-        nodes[node, TOKEN_2], nodes[node, CHILD_2] = MANY, 0
-        state[NUM_STORED] += 1
+    """Add an edge to a node that has two or more, or to the root: the node is wide from now on."""
+    if nodes[node, LINK] >= 0:
+        nodes[node, LINK] = ~nodes[node, LINK]
     store_edge(table, node, token, child)
     state[NUM_STORED] += 1
 
@@ -166,6 +170,7 @@ def split_edge(
     nodes[middle, PARENT] = node
     nodes[middle, DEPTH] = depth
     nodes[middle, WITNESS] = witness
+    nodes[middle, LINK] = ROOT
     nodes[middle, TOKEN_1], nodes[middle, CHILD_1] = next_token, child
     nodes[middle, TOKEN_2], nodes[middle, CHILD_2] = tokens[leaf + depth], ~leaf
     if child > 0:
@@ -173,6 +178,8 @@ def split_edge(
     else:
         leaf_parent[~child] = middle
     leaf_parent[leaf] = middle
+    for k in range(NUM_COUNT_COLUMNS):
+        counts[middle, k] = 0
     num_counted = state[NUM_COUNTED]
     if num_counted > 0:  # not in a bulk build
         count = np.int64(counts[child, COUNT]) if child > 0 else np.int64(~child < num_counted)
@@ -190,7 +197,7 @@ def split_edge(
 @kernel(types.void(READ_I32_2D, READ_I32_2D, types.int64, types.int64))
 def prefetch_next(nodes: Ints, table: Ints, node: int, token: int) -> None:
     """Have ready where the next suffix goes on: by the same token, at the node that the suffix link leads to."""
-    link = np.int64(nodes[node, LINK])
+    link = link_of(nodes, node)
     prefetch(nodes, link, 0)
     prefetch(table, home_of(table, link, token), 0)
 
@@ -253,7 +260,7 @@ def index_tokens(
                 unlinked = middle
             j += 1
             if node != ROOT:
-                node = np.int64(nodes[node, LINK])
+                node = link_of(nodes, node)
             elif length > 0:
                 length -= 1
             while length > 0:  # skip/count: these tokens are known to be there

@@ -61,10 +61,13 @@ class SuffixTree:
         self._tokens = np.empty(16, np.int32)
         self._leaf_parent = np.empty(16, np.int32)
         self._nodes = _rows(8, core.NUM_COLUMNS)
+        self._nodes[core.ROOT] = 0
         self._nodes[core.ROOT, core.PARENT] = -1
-        self._nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.MANY
+        self._nodes[core.ROOT, core.LINK] = ~core.ROOT
+        self._nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.NO_TOKEN
         self._counts = _rows(8, core.NUM_COUNT_COLUMNS)
-        self._table = _rows(32, core.NUM_SLOT_COLUMNS)
+        self._counts[core.ROOT] = 0
+        self._table = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32)
         self._state = np.zeros(core.NUM_SCALARS, np.int64)
         self._state[core.NUM_NODES] = 1
         self._length = 0
@@ -358,7 +361,7 @@ class SuffixTree:
         if num_nodes > len(nodes):
             nodes, counts = _grown(nodes, num_nodes), _grown(counts, num_nodes)
         if num_slots > len(table):
-            table = _rows(num_slots, core.NUM_SLOT_COLUMNS)
+            table = np.zeros((num_slots, core.NUM_SLOT_COLUMNS), np.int32)
             core.move_edges(self._table, table)
         self._nodes, self._counts, self._table = nodes, counts, table
 
@@ -373,15 +376,15 @@ class SuffixTree:
 
 
 def _rows(capacity: int, num_columns: int) -> IntArray:
-    """Zeros (capacity, num_columns) that begin with a cache line, so that a row of nodes lies in one."""
-    flat = np.zeros(capacity * num_columns + _LINE, np.int32)
+    """Room for rows, not filled, that begins with a cache line, so that a row of nodes lies in one."""
+    flat = np.empty(capacity * num_columns + _LINE, np.int32)
     start = -flat.__array_interface__["data"][0] // flat.itemsize % _LINE
     return flat[start : start + capacity * num_columns].reshape(capacity, num_columns)
 
 
 def _grown(array: IntArray, capacity: int) -> IntArray:
-    """A zero-filled copy with room for ``capacity`` rows."""
-    larger = np.zeros(capacity, np.int32) if array.ndim == 1 else _rows(capacity, array.shape[1])
+    """A copy with room for ``capacity`` rows."""
+    larger = np.empty(capacity, np.int32) if array.ndim == 1 else _rows(capacity, array.shape[1])
     larger[: len(array)] = array
     return larger
 
@@ -432,6 +435,8 @@ def _check_node(tree: SuffixTree, tokens: IntArray, node: int, children: list[in
     depth = int(tree._nodes[node, core.DEPTH])
     label = tokens[tree._witness(node) : tree._witness(node) + depth]
     assert node == core.ROOT or len(children) >= 2, f"node {node} has {len(children)} children"
+    is_wide = len(children) > 2 or node == core.ROOT
+    assert (tree._nodes[node, core.LINK] < 0) == is_wide, f"node {node} has {len(children)} children, wide or not"
     firsts = set()
     for child in children:
         start = tree._witness(child)
@@ -443,7 +448,7 @@ def _check_node(tree: SuffixTree, tokens: IntArray, node: int, children: list[in
         assert found == child, f"child {child} of node {node} is not found by its token"
     assert len(firsts) == len(children), f"two edges of node {node} begin with the same token"
     if node != core.ROOT:
-        link = int(tree._nodes[node, core.LINK])
+        link = int(core.link_of(tree._nodes, node))
         start = tree._witness(link)
         assert tree._nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
         assert np.array_equal(tokens[start : start + depth - 1], label[1:]), f"suffix link of node {node}: label"
