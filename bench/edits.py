@@ -3,28 +3,41 @@
     python bench/edits.py [--model qwen] [--dtype float32] [--files 5] [--rounds 3] [--plain]
 
 Renames in files of public packages (bench/edit_tasks.py). Interleaved: every way decodes a file once per round, and a
-ratio is taken within a round. Writes bench/results/edits_DTYPE.csv, a row per file and one for all of them.
+ratio is taken within a round; reading the prompt alone is timed, too, to say what the ratio is without it. Writes
+bench/results/edits_DTYPE.csv, a row per file and one for all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from typing import Any
 
 import edit_tasks
 import measure
+import torch
 
 from zerodraft.integrations.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way
 from zerodraft.integrations.compare import measure as run
 from zerodraft.integrations.cost_measure import measured_curve
+from zerodraft.integrations.generating import Call
 from zerodraft.lookup.warm_up import warm_up
 
 
-def row(name: str, runs: dict[str, list[Way]], args: argparse.Namespace) -> dict[str, Any]:
+def prefill_seconds(call: Call) -> float:
+    """Reading the prompt and writing one token, by the model's own ``generate``."""
+    ids = torch.tensor([call.prompt_ids])
+    started = time.perf_counter()
+    type(call.model).generate(call.model, ids, max_new_tokens=1, do_sample=False)
+    return time.perf_counter() - started
+
+
+def row(name: str, runs: dict[str, list[Way]], prefills: list[float], args: argparse.Namespace) -> dict[str, Any]:
     """One file's figures; ratios are prompt lookup's seconds over zerodraft's within a round."""
     seconds = {way: [one.seconds for one in ones] for way, ones in runs.items()}
     low, mid, high = measure.ratio(seconds[PROMPT_LOOKUP], seconds[ZERODRAFT])
+    after = {way: [whole - first for whole, first in zip(times, prefills)] for way, times in seconds.items()}
     ours, theirs = runs[ZERODRAFT][0], runs[PROMPT_LOOKUP][0]
     return {
         "file": name, "model": args.model, "dtype": args.dtype, "n": args.rounds, "tokens": ours.num_tokens,
@@ -35,7 +48,8 @@ def row(name: str, runs: dict[str, list[Way]], args: argparse.Namespace) -> dict
         "prompt_lookup_seconds_p50": round(statistics.median(seconds[PROMPT_LOOKUP]), 2),
         "plain_seconds": round(statistics.median(seconds[PLAIN]), 2) if PLAIN in seconds else "",
         "over_prompt_lookup_p20": round(low, 3), "over_prompt_lookup_p50": round(mid, 3),
-        "over_prompt_lookup_p80": round(high, 3),
+        "over_prompt_lookup_p80": round(high, 3), "prefill_seconds_p50": round(statistics.median(prefills), 2),
+        "over_prompt_lookup_without_prefill_p50": round(measure.ratio(after[PROMPT_LOOKUP], after[ZERODRAFT])[1], 3),
     }  # fmt: skip
 
 
@@ -56,18 +70,21 @@ def main() -> None:
         call = edit_tasks.request(loaded.model, loaded.tokenizer, task)
         ways = [PLAIN, PROMPT_LOOKUP, ZERODRAFT] if args.plain else [PROMPT_LOOKUP, ZERODRAFT]
         runs: dict[str, list[Way]] = {way: [] for way in ways}
+        prefills = []
         for _ in range(args.rounds):
+            prefills.append(prefill_seconds(call))
             for way in ways:
                 runs[way].append(run(call, way))
-        rows.append(row(task.path, runs, args))
+        rows.append(row(task.path, runs, prefills, args))
         print(rows[-1], flush=True)
-    ratios = [entry["over_prompt_lookup_p50"] for entry in rows]
-    low, mid, high = measure.spread(ratios)
+    low, mid, high = measure.spread([entry["over_prompt_lookup_p50"] for entry in rows])
+    decoding = measure.spread([entry["over_prompt_lookup_without_prefill_p50"] for entry in rows])
     whole = dict.fromkeys(rows[0], "") | {
         "file": f"all {len(rows)}", "model": args.model, "dtype": args.dtype, "n": args.rounds,
         "tokens": sum(entry["tokens"] for entry in rows), "same_text": all(entry["same_text"] for entry in rows),
         "over_prompt_lookup_p20": round(low, 3), "over_prompt_lookup_p50": round(mid, 3),
         "over_prompt_lookup_p80": round(high, 3),
+        "over_prompt_lookup_without_prefill_p50": round(decoding[1], 3),
     }  # fmt: skip
     print(whole)
     print(measure.write_csv(f"edits_{args.dtype}", [*rows, whole]))

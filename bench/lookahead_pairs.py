@@ -1,10 +1,10 @@
-"""Never slower than plain: recycling and Lookahead in the adaptive setting against plain ``generate``, in pairs.
+"""Never slower than plain: copies, recycling and Lookahead in the adaptive setting against plain, in pairs.
 
     python bench/lookahead_pairs.py --model smollm2 --dtype bfloat16 --count 15
 
 Every pair decodes one prompt both ways, one after the other. The policy reckons with the cost curve measured on this
-machine, as ``attach`` does by itself. Writes bench/results/lookahead_pairs_MODEL.csv: ratios plain / ours, above 1 is
-faster, by the wall clock and by CPU time, which other programs on the machine disturb less.
+machine, as ``attach`` does by itself. Writes bench/results/lookahead_pairs_MODEL_DTYPE.csv: ratios plain / ours, above
+1 is faster, by the wall clock and by CPU time, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def main() -> None:
     model = loaded.model
     policy = DraftPolicy(max_draft_tokens=64, cost=measured_curve(model))
     settings: dict[str, dict[str, Any]] = {
+        "copies": {"drafter": Drafter(policy=policy)},
         "recycle": {"drafter": Drafter(policy=policy, recycle=True)},
         "recycle+lookahead": {"drafter": Drafter(policy=policy, recycle=True), "lookahead": Lookahead(4, 4, 8)},
     }
@@ -74,7 +75,7 @@ def main() -> None:
             row |= {"tokens_per_forward": round(tokens / max(1, forwards), 3), "identical": same}
             rows.append(row)
             print(row, sorted(reasons)[:2], flush=True)
-            measure.write_csv(f"lookahead_pairs_{args.model}", rows)
+            measure.write_csv(f"lookahead_pairs_{args.model}_{args.dtype}", rows)
 
 
 if __name__ == "__main__":
