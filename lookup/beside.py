@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-import numpy as np
-
+from zerodraft.lookup.budget import share_budget
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
 from zerodraft.lookup.drafter import DraftSession
@@ -140,7 +139,7 @@ class BesideSession:
             if gain > best:
                 best, count = gain, taken
         draft = joined(draft, trie, order[:count])
-        return draft if len(draft) <= room else likeliest(draft, room)
+        return share_budget([draft], room)[0]
 
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         """Tell both what happened, and the trial what the window won.
@@ -194,23 +193,3 @@ class WindowTrial:
         self._num_tried += 1
         self._won += num_won
         self._cost += cost
-
-
-def likeliest(draft: Draft, max_nodes: int) -> Draft:
-    """The draft cut to its likeliest nodes; a node never stays without the one above it."""
-    reach = draft.probs.astype(np.float64)
-    for node, parent in enumerate(draft.parents.tolist()):
-        if parent >= 0:
-            reach[node] = min(reach[node], reach[parent])
-    kept = np.sort(np.argsort(-reach, kind="stable")[:max_nodes])
-    new_index = np.full(len(draft) + 1, -1, np.int32)
-    new_index[kept] = np.arange(len(kept), dtype=np.int32)
-    return Draft(
-        token_ids=draft.token_ids[kept],
-        parents=new_index[draft.parents[kept]],
-        probs=draft.probs[kept],
-        match_len=draft.match_len[kept],
-        source=draft.source[kept],
-        origin=draft.origin[kept],
-        verify=draft.verify[kept],
-    )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.lookup import theory
-from zerodraft.lookup.beside import TRIAL, Beside, WindowTrial, likeliest
+from zerodraft.lookup.beside import TRIAL, Beside, WindowTrial
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
@@ -371,15 +371,6 @@ def test_a_trial_goes_on_while_it_pays():
         assert trial.wants(0.3, 1.0)
         trial.record(1, 0.3)
     assert trial.reason is None
-
-
-def test_the_likeliest_nodes_stay_with_their_ancestors():
-    draft = Draft.tree([1, 2, 3, 4, 5], [-1, 0, -1, 2, 3])
-    draft.probs[:] = [0.5, 0.45, 0.3, 0.25, 0.24]
-    cut = likeliest(draft, 3)
-    assert cut.token_ids.tolist() == [1, 2, 3]
-    assert cut.parents.tolist() == [-1, 0, -1]
-    assert len(likeliest(draft, 9)) == 5
 
 
 def test_only_a_lookahead_stands_beside():
