@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,26 @@ class CostCurve:
             return [(n, float(cost)) for n, cost in zip(at, costs)]
 
         return CostCurve(spread(self.points), spread(self.long_points) if self.long_points else (), self.contexts)
+
+    @classmethod
+    def measure(cls, model: Any, *, refresh: bool = False, max_seconds: float = 8.0) -> CostCurve:
+        """Time the forwards of a Hugging Face model, or read what was timed earlier on this machine.
+
+        Kept on disk by model, dtype, device and threads; ``DraftPolicy(cost="auto")`` does the same by itself.
+
+        Args:
+            model: a decoder-only model of transformers.
+            refresh: time it even if there is a curve on disk: what ran beside the last measurement is in it.
+            max_seconds: about how long it may take.
+
+        Raises:
+            ImportError: torch or transformers is not installed.
+        """
+        # By name: the measurement belongs to the room that may load torch, and only this door leads there.
+        measured: CostCurve = import_module("zerodraft.integrations.cost_measure").measured_curve(
+            model, refresh=refresh, max_seconds=max_seconds
+        )
+        return measured
 
     @classmethod
     def load(cls, file: str | Path, name: str) -> CostCurve:

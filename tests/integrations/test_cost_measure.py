@@ -8,7 +8,7 @@ import pytest
 from support import tiny, tiny_seq2seq
 
 from zerodraft.integrations.cost_measure import measured_curve
-from zerodraft.lookup.cost import DEFAULT_CURVE
+from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 
 def test_measures_once_and_keeps_the_curve(tmp_path):
@@ -39,6 +39,16 @@ def test_a_row_costs_what_it_takes_longer_than_its_positions(tmp_path, monkeypat
     assert curve.points == tuple((n, 10.0 + n) for n in (1, 2, 4, 8, 16, 32, 64, 128))
     assert curve.row_cost == 3.0
     assert measured_curve(tiny("llama"), cache_dir=tmp_path) == curve  # as it comes back from the file
+
+
+def test_the_curve_is_measured_by_its_own_name(tmp_path, monkeypatch):
+    from zerodraft.integrations import cost_measure
+
+    monkeypatch.setattr(cost_measure, "_default_folder", lambda: tmp_path)
+    model = tiny("llama")
+    curve = CostCurve.measure(model, max_seconds=0.1)
+    assert CostCurve.measure(model) == measured_curve(model) == curve
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_models_do_not_share_a_curve(tmp_path):
