@@ -155,6 +155,21 @@ class Engines:
         self, proposer: str, batches: list[dict[str, Any]], options: dict[str, Any] | None = None, **engine: Any
     ) -> list[dict[str, Any]]:
         """The result of every batch; ``options`` go into the file that ZERODRAFT_CONFIG names."""
+        place, status = self._start(proposer, batches, options, engine)
+        assert status == 0, (place / "log").read_text(errors="replace")[-5000:]
+        result: list[dict[str, Any]] = json.loads((place / "result.json").read_text())["batches"]
+        return result
+
+    def refusal(self, options: dict[str, Any]) -> str:
+        """What an engine says that these options keep from starting."""
+        place, status = self._start("zerodraft", [], options, {})
+        assert status != 0, "the engine started"
+        return (place / "log").read_text(errors="replace")
+
+    def _start(
+        self, proposer: str, batches: list[dict[str, Any]], options: dict[str, Any] | None, engine: dict[str, Any]
+    ) -> tuple[Path, int]:
+        """Run an engine to its end: (the folder with its result and its log, exit status)."""
         self.num_runs += 1
         place = self.folder / str(self.num_runs)
         place.mkdir()
@@ -172,10 +187,8 @@ class Engines:
             variables["ZERODRAFT_CONFIG"] = str(place / "options.json")
         command = [self.python, HERE / "vllm_engine.py", place / "job.json", place / "result.json"]
         with open(place / "log", "wb") as log:
-            status = subprocess.run(command, env=variables, cwd=place, stdout=log, stderr=log, timeout=1200).returncode
-        assert status == 0, (place / "log").read_text(errors="replace")[-5000:]
-        result: list[dict[str, Any]] = json.loads((place / "result.json").read_text())["batches"]
-        return result
+            done = subprocess.run(command, env=variables, cwd=place, stdout=log, stderr=log, timeout=1200, check=False)
+        return place, done.returncode
 
 
 def engine_environment() -> dict[str, str]:
@@ -210,10 +223,14 @@ def check_ids(engines: Engines) -> list[dict[str, Any]]:
 
 
 def check_preemption(engines: Engines) -> list[dict[str, Any]]:
-    """A cache that holds a quarter of what 16 requests need: requests are thrown out and resumed, the ids stay."""
+    """A cache that holds a quarter of what 16 requests need: requests are thrown out and resumed, the ids stay.
+
+    One request of each batch runs into the greatest length that the engine allows.
+    """
     requests = copying()
-    small = batch([p[-70:] for p in requests["prompts"][:16]], [150] * 16)
-    free_too = batch([free(random.Random(i), 60) for i in range(16)], [150] * 16)
+    lengths = [150] * 15 + [1000]
+    small = batch([p[-70:] for p in requests["prompts"][:16]], lengths)
+    free_too = batch([free(random.Random(i), 60) for i in range(16)], lengths)
     (plain, plain_free), (ours, ours_free) = (
         engines.run(way, [small, free_too], max_model_len=512, block_size=32, num_gpu_blocks_override=blocks)
         for way, blocks in (("none", 200), ("zerodraft", 28))
@@ -221,11 +238,19 @@ def check_preemption(engines: Engines) -> list[dict[str, Any]]:
     assert ours["preemptions"] > 0, "nothing was preempted"
     assert ours["outputs"] == plain["outputs"], "preempted and resumed, the ids differ"
     assert ours_free["outputs"] == plain_free["outputs"], "preempted and resumed, the ids differ"
+    assert len(ours["outputs"][15]) == 512 - 70, "no text reached the greatest length"
     print(f"{ours['preemptions'] + ours_free['preemptions']:.0f} preemptions, ids as without them", flush=True)
     return [
         {"part": "preempted copying", "proposer": "zerodraft", **counted(ours)},
         {"part": "preempted free", "proposer": "zerodraft", **counted(ours_free)},
     ]
+
+
+def check_options(engines: Engines) -> None:
+    """A wrong option ends the start, and the log says which."""
+    log = engines.refusal({"memory_tokens": -1})
+    assert "memory_tokens must be in [0, 1073741824], got -1" in log, log[-3000:]
+    print("a wrong option ends the start, named", flush=True)
 
 
 def check_memory(engines: Engines) -> list[dict[str, Any]]:
@@ -291,6 +316,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "model")
         engines = Engines(python, Path(folder))
+        check_options(engines)
         rows = [*check_ids(engines), *check_preemption(engines), *check_memory(engines)]
     print(write_csv("vllm_engine", rows))
     if times:

@@ -59,9 +59,9 @@ class Engine:
 
 
 def hostile_twin(text: list[int], rng: random.Random) -> list[int]:
-    """The same text but for one token: in length and ending it cannot be told from the first."""
+    """The same text but for one token, which its length and its end do not show; at times the very same."""
     twin = list(text)
-    if len(twin) > 1:
+    if len(twin) > 1 and rng.random() < 0.8:
         place = rng.randrange(len(twin) - 1)
         twin[place] = 4 + rng.randrange(3)
     return twin
