@@ -591,13 +591,19 @@ def propose_tree(
                 candidates[num_candidates, 0], candidates[num_candidates, 1] = branch, start
                 chance[num_candidates] = share
                 num_candidates += 1
+        if n == max_tokens:
+            return n
         for item in range(first, num_candidates):
             candidates[item, 2], candidates[item, 3] = drafted, depth
-            size = heap_push(chance, heap, size, item)
-        if size == 0 or n == max_tokens:
-            return n
-        best = heap_pop(chance, heap, size)
-        size -= 1
+        if num_candidates == first + 1 and (size == 0 or chance[heap[0]] < chance[first]):
+            best = first  # as a rule, on an edge: it would come out of the heap as it goes in
+        else:
+            for item in range(first, num_candidates):
+                size = heap_push(chance, heap, size, item)
+            if size == 0:
+                return n
+            best = heap_pop(chance, heap, size)
+            size -= 1
         child, position, prob = np.int64(candidates[best, 0]), np.int64(candidates[best, 1]), chance[best]
         put_node(block, n, tokens[position], candidates[best, 2], prob, match_len, position, source)
         drafted, depth = n, np.int64(candidates[best, 3]) + 1

@@ -14,7 +14,7 @@ from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
-from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, PREDICTION, Draft, IntArray, Outcome, as_token_ids
+from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.phrases import PhraseBook
@@ -333,7 +333,7 @@ class DraftSession:
         settings[rule.POINTER] = self._pointer
         settings[rule.MAX_NODES] = room
         settings[rule.MAX_DEPTH] = max_depth
-        block = np.empty((len(BLOCK_ROWS), room), np.int32)
+        block = np.empty((rule.NUM_ROWS, room), INT32)
         tables = self._tables
         n = _propose(
             index._tokens,
@@ -366,7 +366,7 @@ class DraftSession:
         )
         if position < 0:
             return NO_BLOCK, 0
-        block = np.empty((len(BLOCK_ROWS), policy.draft_length(match, room)), np.int32)
+        block = np.empty((rule.NUM_ROWS, policy.draft_length(match, room)), INT32)
         source = PREDICTION if position < self._num_predicted else CONTEXT
         return block, _copy_chain(index._tokens, length, position, match, source, block)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from zerodraft.lookup import _suffix_core as core
 from zerodraft.lookup._jit import direct
-from zerodraft.lookup.draft import CONTEXT, MAX_TOKEN_ID, Draft, IntArray, as_token_ids
+from zerodraft.lookup.draft import CONTEXT, INT32, MAX_TOKEN_ID, Draft, IntArray, as_token_ids
 
 MAX_DRAFT_TOKENS: Final = 4096
 MAX_BRANCHES: Final = core.MAX_BRANCHES
@@ -284,7 +284,7 @@ class SuffixTree:
         room = max_depth if max_branches == 1 and max_depth < max_tokens else max_tokens
         if room == 0 or max_depth == 0:
             return _NO_BLOCK, 0
-        block = np.empty((core.NUM_ROWS, room), np.int32)
+        block = np.empty((core.NUM_ROWS, room), INT32)
         while True:  # the arrays one by one, and no tuples: most of a draft's time goes into the call
             tokens, leaves, nodes, counts = self._tokens, self._leaf_parent, self._nodes, self._counts
             table, state, end = self._table, self._state, self._length
