@@ -10,6 +10,7 @@ import math
 import os
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,9 @@ NUM_ROWS: Final = 4
 ROW_WIDTHS: Final = (8, 32)  # positions of all rows together
 MAX_ROUNDS: Final = 9
 MIN_WIDTHS: Final = 4
-FORMAT: Final = 2  # what is measured; a curve of an older kind is measured again
+ENOUGH_ROUNDS: Final = 3
+FORMAT: Final = 3  # what is measured; a curve of an older kind is measured again
+Job = tuple[int, int, int]
 _log = logging.getLogger(__name__)
 
 
@@ -42,39 +45,88 @@ def measured_curve(
     Timed on the path that drafts take (mask, positions, cache): at batch 1, for 1 to 128 positions at a context of 512
     tokens and for fewer widths at 4096, or less where the model's positions end before; for four rows with a quarter
     of the context each, which says what a row costs beside its positions. The cache is filled with zeros, so nothing is
-    prefilled. The best of several interleaved rounds counts. What was measured is kept in ``cache_dir`` under a name
-    made of the model's configuration, dtype, device, attention and threads.
+    prefilled. The best of several interleaved rounds counts, since what disturbs a forward only adds time. What was
+    timed is kept in ``cache_dir`` under a name made of the model's configuration, dtype, device, attention and threads;
+    where the time was too short for ``ENOUGH_ROUNDS``, the next call goes on from there.
 
     Args:
         model: a decoder-only model; for an encoder-decoder ``DEFAULT_CURVE`` is returned.
         cache_dir: where curves are kept; None: ``curves`` in the platform's user cache for zerodraft.
-        refresh: measure even if there is a curve on disk.
+        refresh: measure even if there is a curve on disk, and forget that one.
         max_seconds: no forward starts after so many seconds, except that four widths are timed in any case; widths not
             reached go on with the last slope.
     """
     if model.config.is_encoder_decoder:
         return DEFAULT_CURVE
     path = (cache_dir or _default_folder()) / f"{_key(model)}.json"
+    times = Times({}, 0)
     if not refresh:
         with contextlib.suppress(OSError, ValueError):
-            return CostCurve.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    curve = _measure(model, max_seconds)
+            times = Times.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    if times.num_rounds >= ENOUGH_ROUNDS:
+        return times.curve()
+    _measure(model, times, max_seconds)
     try:
-        _write(path, {**curve.as_dict(), "about": f"{type(model).__name__}, {model.dtype}, {_device_name(model)}"})
+        _write(path, {**times.as_dict(), "about": f"{type(model).__name__}, {model.dtype}, {_device_name(model)}"})
     except OSError as error:  # a read-only home costs the measurement again, nothing else
         _log.info("cost curve not kept: %s", error)
-    return curve
+    return times.curve()
 
 
-def _measure(model: PreTrainedModel, max_seconds: float) -> CostCurve:
+@dataclass
+class Times:
+    """The best seconds of each kind of forward, (rows, context, positions of all rows), and the number of rounds."""
+
+    best: dict[Job, float]
+    num_rounds: int
+
+    def curve(self) -> CostCurve:
+        """The cost curve; points at the longer context only if all of them were timed."""
+        contexts = sorted({context for num_rows, context, _ in self.best if num_rows == 1})
+        points, long_points = (
+            [(n, self.best[1, c, n]) for _, c, n in self._of(c)] for c in (contexts[0], contexts[-1])
+        )
+        if len(contexts) == 1 or len(long_points) < len(LONG_WIDTHS):
+            long_points, contexts = [], list(CONTEXTS)
+        extra = [best - dict(points)[n] for (rows, _, n), best in self.best.items() if rows > 1 and n in dict(points)]
+        return CostCurve(points, long_points, contexts, max(0.0, float(np.mean(extra or [0.0])) / (NUM_ROWS - 1)))
+
+    def _of(self, context: int) -> list[Job]:
+        return sorted(job for job in self.best if job[:2] == (1, context))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The times, and the curve they make, as plain JSON-ready values."""
+        timed = [[*job, seconds] for job, seconds in self.best.items()]
+        return {**self.curve().as_dict(), "rounds": self.num_rounds, "timed": timed}
+
+    @classmethod
+    def from_dict(cls, entry: Any) -> Times:
+        """The times described by ``as_dict``.
+
+        Raises:
+            ValueError: anything else.
+        """
+        try:
+            best = {(int(rows), int(context), int(n)): float(seconds) for rows, context, n, seconds in entry["timed"]}
+            times = cls(best, int(entry["rounds"]))
+            times.curve()
+        except (TypeError, KeyError, IndexError, OverflowError) as error:
+            raise ValueError(f"expected the times of forwards, got {error!r}") from None
+        return times
+
+
+def _jobs(model: PreTrainedModel) -> list[Job]:
     room = _positions(model)
     widths = [n for n in WIDTHS if n <= max(2, room // 4)]
-    contexts = (min(CONTEXTS[0], room // 4), min(CONTEXTS[1], room - widths[-1] - 1))
-    long_widths = [n for n in LONG_WIDTHS if n in widths] if contexts[1] >= 2 * contexts[0] else []
-    jobs = [(1, contexts[0], n) for n in widths] + [(1, contexts[1], n) for n in long_widths]
-    row_widths = [n for n in ROW_WIDTHS if n in widths]
-    jobs += [(NUM_ROWS, contexts[0] // NUM_ROWS, n) for n in row_widths]
-    best = dict.fromkeys(jobs, math.inf)
+    short, long = min(CONTEXTS[0], room // 4), min(CONTEXTS[1], room - widths[-1] - 1)
+    jobs = [(1, short, n) for n in widths]
+    if long >= 2 * short and set(LONG_WIDTHS) <= set(widths):
+        jobs += [(1, long, n) for n in LONG_WIDTHS]
+    return jobs + [(NUM_ROWS, short // NUM_ROWS, n) for n in ROW_WIDTHS if n in widths]
+
+
+def _measure(model: PreTrainedModel, times: Times, max_seconds: float) -> None:
+    jobs, best = _jobs(model), times.best
     ids = np.random.default_rng(0).integers(0, _vocab_size(model), max(WIDTHS)).tolist()
     was_training = model.training
     model.eval()
@@ -84,22 +136,17 @@ def _measure(model: PreTrainedModel, max_seconds: float) -> CostCurve:
             for num_rows, target in targets.items():
                 target.prefill([torch.tensor(ids[:2])] * num_rows)
             end = time.perf_counter() + max_seconds
+            _seconds(targets[1], jobs[0][1], ids[:2])  # warms up
             for done in range(MAX_ROUNDS):
                 for number, job in enumerate(jobs):
-                    # The first round also warms up: what it allocates and compiles is timed away by the others.
                     if (done or number >= MIN_WIDTHS) and time.perf_counter() > end:
-                        break
+                        times.num_rounds += max(done, 1)
+                        return
                     num_rows, context, n = job
-                    best[job] = min(best[job], _seconds(targets[num_rows], context, ids[: n // num_rows]))
+                    best[job] = min(best.get(job, math.inf), _seconds(targets[num_rows], context, ids[: n // num_rows]))
+            times.num_rounds += MAX_ROUNDS
     finally:
         model.train(was_training)
-    points = [(n, best[1, contexts[0], n]) for n in widths if best[1, contexts[0], n] < math.inf]
-    long_points = [(n, best[1, contexts[1], n]) for n in long_widths if best[1, contexts[1], n] < math.inf]
-    if len(long_points) < len(long_widths):
-        long_points = []
-    extra = [best[NUM_ROWS, contexts[0] // NUM_ROWS, n] - best[1, contexts[0], n] for n in row_widths]
-    row_cost = max(0.0, float(np.mean(extra)) / (NUM_ROWS - 1)) if extra and max(extra) < math.inf else 0.0
-    return CostCurve(points, long_points, contexts if long_points else CONTEXTS, row_cost)
 
 
 def _seconds(target: Target, context: int, ids: list[int]) -> float:

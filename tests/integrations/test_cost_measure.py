@@ -13,16 +13,34 @@ from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 def test_measures_once_and_keeps_the_curve(tmp_path):
     model = tiny("llama")
-    curve = measured_curve(model, cache_dir=tmp_path, max_seconds=0.5)
+    curve = measured_curve(model, cache_dir=tmp_path, max_seconds=2.0)
     assert curve.points[0][0] == 1
     assert [n for n, _ in curve.points] == [1, 2, 4, 8, 16, 32, 64, 128]
     (file,) = tmp_path.iterdir()
     entry = json.loads(file.read_text())
-    entry["points"][1][1] = 1e3  # if it is read again, it is this one
-    entry["points"][-1][1] = 2e3
+    entry["rounds"] = 3
+    for timed in entry["timed"]:
+        timed[-1] = 1e3  # if it is read again, it is this one
     file.write_text(json.dumps(entry))
     assert measured_curve(model, cache_dir=tmp_path).points[1][1] == 1e3
     assert measured_curve(model, cache_dir=tmp_path, refresh=True, max_seconds=0.1).points[1][1] < 1e3
+
+
+def test_a_measurement_that_was_cut_short_is_gone_on_with(tmp_path, monkeypatch):
+    """What disturbs a forward only adds time, so the best of all rounds stays; after enough rounds nothing is timed."""
+    from zerodraft.integrations import cost_measure
+
+    calls, speed = [], [5.0]
+    monkeypatch.setattr(cost_measure, "_seconds", lambda target, context, ids: calls.append(1) or speed[0] * len(ids))
+    curve = measured_curve(tiny("llama"), cache_dir=tmp_path, max_seconds=0.0)
+    assert curve.points == ((1, 5.0), (2, 10.0), (4, 20.0), (8, 40.0))  # four widths in any case
+    speed[0] = 1.0
+    assert measured_curve(tiny("llama"), cache_dir=tmp_path, max_seconds=0.0).points[0] == (1, 1.0)
+    speed[0] = 7.0  # a busy moment
+    assert measured_curve(tiny("llama"), cache_dir=tmp_path, max_seconds=0.0).points[0] == (1, 1.0)
+    calls.clear()
+    assert measured_curve(tiny("llama"), cache_dir=tmp_path).points[0] == (1, 1.0)
+    assert not calls
 
 
 def test_a_row_costs_what_it_takes_longer_than_its_positions(tmp_path, monkeypatch):
@@ -45,6 +63,7 @@ def test_the_curve_is_measured_by_its_own_name(tmp_path, monkeypatch):
     from zerodraft.integrations import cost_measure
 
     monkeypatch.setattr(cost_measure, "_default_folder", lambda: tmp_path)
+    monkeypatch.setattr(cost_measure, "ENOUGH_ROUNDS", 1)
     model = tiny("llama")
     curve = CostCurve.measure(model, max_seconds=0.1)
     assert CostCurve.measure(model) == measured_curve(model) == curve
@@ -59,7 +78,9 @@ def test_models_do_not_share_a_curve(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"points": 3}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"points": 3}', '{"timed": [], "rounds": 9}', '{"timed": [[1, 2, 3]], "rounds": 9}']
+)
 def test_a_damaged_file_costs_a_measurement(tmp_path, content):
     model = tiny("llama")
     measured_curve(model, cache_dir=tmp_path, max_seconds=0.1)
