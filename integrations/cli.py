@@ -91,7 +91,7 @@ def edit(
     show_drafts: ShowDrafts = False,
     as_json: Json = False,
 ) -> None:
-    """Let a model edit a file, and print the change as a unified diff."""
+    """Let a model edit a file. Prints the change as a unified diff."""
     from zerodraft.integrations.source_file import SourceFile, write_atomically
 
     with one_line_errors():
@@ -218,7 +218,7 @@ def replay(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave lines out that cannot be replayed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find out from recorded texts, without a model, what drafting would bring."""
+    """Replay recorded texts. Says, without a model, what drafting would bring on them."""
     with one_line_errors():
         from zerodraft.integrations.replaying import replay_traces
         from zerodraft.lookup.policy import DraftPolicy

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zerodraft.lookup.memory import DraftMemory
     from zerodraft.lookup.segment import Segment
 
-memory = typer.Typer(help="Build, inspect, verify, merge and clear a memory of earlier texts.", no_args_is_help=True)
+memory = typer.Typer(help="Look after a memory of earlier texts. Build, inspect, verify, merge, clear.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(help="Where the memory is kept.")]
 Namespace = Annotated[
@@ -107,7 +107,7 @@ def merge(
     others: Annotated[list[Path], typer.Argument(help="Memories whose texts are taken over; they stay as they are.")],
     max_tokens: MaxTokens = _MOST,
 ) -> None:
-    """Add the texts of other memories to one, each in its namespace, by age."""
+    """Take over other memories' texts. Each goes into its namespace, by age."""
     with one_line_errors():
         from zerodraft.lookup.memory import DraftMemory
 

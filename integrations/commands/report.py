@@ -18,7 +18,7 @@ def report(
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave traces out that cannot be replayed.")] = False,
 ) -> None:
-    """Make a page about a run: its text by source, what was accepted, what it cost."""
+    """Make a page about a run. Shows its text by source, what was accepted, what it cost."""
     with one_line_errors():
         from zerodraft.integrations.report import read_run, render, replay_run
         from zerodraft.integrations.source_file import write_atomically

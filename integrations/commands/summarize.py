@@ -43,7 +43,7 @@ def summarize(
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Summarize files of any length; long ones in parts, whose summaries are merged."""
+    """Summarize files of any length. Long ones go in parts, whose summaries are merged."""
     with one_line_errors():
         from zerodraft.integrations.generating import Sampling
         from zerodraft.integrations.source_file import SourceFile

@@ -26,7 +26,7 @@ def theory(
     batch: Annotated[int, typer.Option(help="Rows that share a forward.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """What drafting can bring, by the published formulas: no model, no measurement."""
+    """Say what the published formulas promise. No model is loaded, nothing is measured."""
     from zerodraft.lookup import theory as formulas
 
     with one_line_errors():
