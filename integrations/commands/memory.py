@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zerodraft.lookup.memory import DraftMemory
     from zerodraft.lookup.segment import Segment
 
-memory = typer.Typer(help="Look after a memory of earlier texts. Build, inspect, verify, merge, clear.", no_args_is_help=True)
+memory = typer.Typer(help="Look after a memory: build, inspect, verify, merge, clear.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(help="Where the memory is kept.")]
 Namespace = Annotated[
