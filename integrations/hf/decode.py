@@ -85,6 +85,7 @@ def decode(
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
     rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
     target = _make_target(model, len(rows), given_cache, model_kwargs, request.compile)
+    _check_positions(model, target, prompts, config)
     loop = _Loop(target, rows, stats, drafter, prompts, request)
     is_finished = False
     try:
@@ -145,6 +146,15 @@ def _check_remember(drafter: SessionMaker, remember: Any) -> None:
         raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
     if remember and getattr(drafter, "memory", drafter) is None:
         raise ValueError("remember needs a drafter with a memory: Drafter(memory=DraftMemory(...)), got one without")
+
+
+def _check_positions(model: PreTrainedModel, target: Target, prompts: Prompts, config: GenerationConfig) -> None:
+    """The scale of a row's positions must not depend on the rows beside it."""
+    lengths = prompts.is_text.sum(1).tolist()
+    border = target.border_between(lengths, max(lengths) + config.max_length - prompts.ids.shape[1])
+    if border is not None:
+        reason = f"a row of up to {border} tokens would be scaled as a longer one beside it"
+        raise refuse(f"rows on both sides of position {border}", model, reason)
 
 
 def _make_rows(

@@ -167,6 +167,15 @@ class Target:
         """How far below the row's last token a node may stand before the model's positions change their meaning."""
         return self._limits.depth_after(self.cache.lengths[row])
 
+    def border_between(self, lengths: Sequence[int], last: int) -> int | None:
+        """A position at which the model scales all positions anew while rows of a batch may lie on both sides of it.
+
+        Args:
+            lengths: tokens of each row's prompt.
+            last: tokens of the longest row when everything is written.
+        """
+        return self._limits.border_between(lengths, last)
+
     def load(self, cache: Cache) -> None:
         """Start from a cache of a former turn."""
         self.cache.load(cache)
@@ -219,12 +228,21 @@ class _PositionLimits:
         self._borders = sorted({int(value) for value in found if value})
         kinds = {entry.get("rope_type", entry.get("type")) for entry in per_type}
         self._hard_end = not rope or "dynamic" in kinds  # learned positions, or a new scale at every length
+        self._is_dynamic, self._switches = "dynamic" in kinds, bool(kinds & {"dynamic", "longrope"})
+        self._last_switch = max((int(value) for value in found[1:] if value), default=2**30)
 
     def depth_after(self, position: int) -> int:
         for border in self._borders:
             if position < border:
                 return border - 1 - position
         return 0 if self._hard_end and self._borders else 2**30
+
+    def border_between(self, lengths: Sequence[int], last: int) -> int | None:
+        """Where the longest row decides on the scale of all, and rows up to ``last`` may lie on both sides of that."""
+        if not self._switches or not self._borders or len(lengths) == 1 or last <= self._borders[0]:
+            return None
+        all_beyond = min(lengths) > self._last_switch and not self._is_dynamic
+        return None if all_beyond else self._borders[0]
 
 
 def _column_cost(model: PreTrainedModel) -> float:

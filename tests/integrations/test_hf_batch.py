@@ -136,6 +136,42 @@ def test_rows_are_packed_where_that_computes_less():
     assert not Target(support.tiny("llama"), 1)._packing_pays([61])
 
 
+def _scaled(rope_type):
+    """A llama whose positions are scaled anew beyond 24 tokens."""
+    rope = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 4.0}
+    if rope_type == "longrope":
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 24}
+    size = support.SIZES | {"max_position_embeddings": 24 if rope_type == "dynamic" else 96, "rope_parameters": rope}
+    torch.manual_seed(7)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**size)).eval()
+
+
+@pytest.mark.parametrize("rope_type", ["longrope", "dynamic"])
+def test_rows_are_not_scaled_by_their_neighbours(rope_type):
+    """Where the longest row decides on the scale, rows on both sides of the border are refused, others are exact."""
+    from zerodraft.integrations.hf.support import Unsupported
+
+    model = _scaled(rope_type)
+    for lengths, new_tokens, is_exact in (
+        ((6, 12), 12, True),
+        ((6, 12), 13, False),
+        ((6, 30), 8, False),
+        ((26, 30), 8, rope_type == "longrope"),
+        ((30,), 8, True),
+    ):
+        prompts = [support.prompt(seed, length) for seed, length in enumerate(lengths)]
+        ids, mask = _padded(prompts)
+        options = {"max_new_tokens": new_tokens, "attention_mask": mask}
+        if not is_exact:
+            with pytest.raises(Unsupported, match="rows on both sides of position 24"):
+                support.ours(model, ids, support.silent(), **options)
+            continue
+        got, _ = support.ours(model, ids, support.silent(), **options)
+        for row, p in zip(got, prompts):
+            expected = support.plain(model, p, max_new_tokens=new_tokens)[0, p.shape[1] :]
+            assert row[ids.shape[1] :].tolist() == expected.tolist()
+
+
 def test_sixteen_rows_in_any_order():
     """Draft lengths 0..8 side by side, learned positions, shuffled: a row's text does not depend on its place."""
     model = support.tiny("gpt2")
