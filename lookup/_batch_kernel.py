@@ -12,16 +12,15 @@ Unlike the ``_core`` files it calls kernels of other files; ``uses`` makes its c
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic
 
 from zerodraft.lookup import _ngram_core as ngram
 from zerodraft.lookup import _policy_core as rule
+from zerodraft.lookup._address import at
 from zerodraft.lookup._jit import I64, READ_I32_2D, kernel
 
 Ints = npt.NDArray[np.int32]
@@ -63,16 +62,6 @@ TAIL: Final = 32  # tokens before the new ones that are compared with what the s
 SCRUB: Final = 128  # and this many others, in turn, so that the whole text is compared again and again
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _at(typing_context: Any, address: Any) -> Any:
-    """The pointer with this int64 address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), generate
-
-
 @kernel(types.boolean(READ_I32_2D, types.int64, READ_I32, types.int64, types.int64))
 def same_tokens(rows: Ints, row: int, tokens: Ints, start: int, end: int) -> bool:
     """True if the row holds ``tokens[start:end]`` at the same places."""
@@ -104,19 +93,19 @@ def step_row(
     from: LOST if it is not there, so nothing of another row's text is ever drafted.
     """
     capacity, num_costs = addresses[CAPACITY], addresses[NUM_COSTS]
-    tokens = carray(_at(addresses[TOKENS]), (capacity,), np.int32)
-    links = carray(_at(addresses[LINKS]), (2, capacity), np.int32)
-    meta = carray(_at(addresses[META]), (4,), np.int64)
-    settings = carray(_at(addresses[SETTINGS]), (rule.NUM_SETTINGS,), np.int64)
-    first = carray(_at(addresses[FIRST]), (rule.NUM_FIRST,), np.int64)
-    weights = carray(_at(addresses[WEIGHTS]), (2, breaks.shape[0]), np.float64)
+    tokens = carray(at(addresses[TOKENS]), (capacity,), np.int32)
+    links = carray(at(addresses[LINKS]), (2, capacity), np.int32)
+    meta = carray(at(addresses[META]), (4,), np.int64)
+    settings = carray(at(addresses[SETTINGS]), (rule.NUM_SETTINGS,), np.int64)
+    first = carray(at(addresses[FIRST]), (rule.NUM_FIRST,), np.int64)
+    weights = carray(at(addresses[WEIGHTS]), (2, breaks.shape[0]), np.float64)
 
     num_known = meta[ngram.LENGTH]
     for i in range(num_known, length):
         if rows[row, i] < 0:
             return ODD
-    heads_1 = carray(_at(addresses[HEADS_1]), (addresses[SLOTS_1],), np.int32)
-    heads_n = carray(_at(addresses[HEADS_N]), (addresses[SLOTS_N],), np.int32)
+    heads_1 = carray(at(addresses[HEADS_1]), (addresses[SLOTS_1],), np.int32)
+    heads_n = carray(at(addresses[HEADS_N]), (addresses[SLOTS_N],), np.int32)
     new = rows[row, num_known:length]
     if ngram.extend(new, 0, tokens, links, heads_1, heads_n, meta) < len(new):
         return GROW
@@ -147,12 +136,12 @@ def step_row(
         settings,
         weights,
         breaks,
-        carray(_at(addresses[PRICES]), breaks.shape, np.float64),
-        carray(_at(addresses[COSTS]), (num_costs,), np.float64),
-        carray(_at(addresses[SLOPES]), (num_costs,), np.float64),
+        carray(at(addresses[PRICES]), breaks.shape, np.float64),
+        carray(at(addresses[COSTS]), (num_costs,), np.float64),
+        carray(at(addresses[SLOPES]), (num_costs,), np.float64),
         block,
         first,
-        carray(_at(addresses[EXPECTED]), (2,), np.float64),
+        carray(at(addresses[EXPECTED]), (2,), np.float64),
     )
     if n:
         start = np.int64(block[rule.ROW_ORIGIN, 0])
@@ -223,7 +212,7 @@ def step_rows(
             status[row] = NEW
         else:
             held = state[line, HELD]
-            tokens = carray(_at(addresses[line, TOKENS]), (addresses[line, CAPACITY],), np.int32)
+            tokens = carray(at(addresses[line, TOKENS]), (addresses[line, CAPACITY],), np.int32)
             scrubbed = state[line, SCRUBBED] if state[line, SCRUBBED] < held else 0
             end = min(scrubbed + SCRUB, held)
             goes_on = held + new == length or (not is_first and held <= length)

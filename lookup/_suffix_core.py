@@ -10,8 +10,10 @@ Arrays (int32, grown by the owner):
                             indexing needs to know of a node.
     counts (capacity, 5)    the rest of the row, which only counting and drafting read: columns COUNT, BRANCH below.
     table (slots, 3)        (node, first token, child) for the edges that do not fit into ``nodes``; child 0: free.
-    state int64 (9,)        scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
-                            so the length of the current match is INDEXED - NUM_LEAVES.
+    state int64 (17,)       scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
+                            so the length of the current match is INDEXED - NUM_LEAVES. It says where the other arrays
+                            lie, too: what Python calls takes only it, since handing over five arrays takes longer than
+                            drafting.
 
 A node is born with two edges, and most have no more: they stand in its row. All further ones, and those of the root,
 are in the table; a node that has such edges is wide, and its LINK is written as ~link.
@@ -26,8 +28,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
+from numba import carray, types
 
+from zerodraft.lookup._address import at
 from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
 from zerodraft.lookup._prefetch import prefetch
 
@@ -52,8 +55,16 @@ NO_TOKEN: Final = -(2**31)  # as TOKEN_1 and TOKEN_2 of the root; no barrier is 
     ACTIVE_LENGTH,  # tokens from there to that end
     ACTIVE_CHILD,  # child at the end of the edge on which they lie, 0 if there are none
     UNLINKED,  # node split off in this phase that waits for its suffix link, 0: none
-) = range(9)
-NUM_SCALARS: Final = 9
+    TOKENS_AT,  # addresses and capacities, kept up by the owner
+    LEAF_PARENT_AT,
+    NODES_AT,
+    COUNTS_AT,
+    TABLE_AT,
+    MAX_TOKENS,
+    MAX_NODES,
+    NUM_SLOTS,
+) = range(17)
+NUM_SCALARS: Final = 17
 # Rows of a draft block, in the order of draft.BLOCK_ROWS (a test compares them).
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5
 NUM_ROWS: Final = 6
@@ -68,6 +79,19 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 _U32: Final = np.uint64(32)
 
 F64 = types.Array(types.float64, 1, "C")
+
+
+@kernel(types.Tuple((I32, I32, I32_2D, I32_2D, I32_2D))(I64))
+def arrays_of(state: Longs) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """tokens, leaf_parent, nodes, counts and table of a tree."""
+    num_tokens, num_nodes = state[MAX_TOKENS], state[MAX_NODES]
+    return (
+        carray(at(state[TOKENS_AT]), (num_tokens,), np.int32),
+        carray(at(state[LEAF_PARENT_AT]), (num_tokens,), np.int32),
+        carray(at(state[NODES_AT]), (num_nodes, NUM_COLUMNS), np.int32),
+        carray(at(state[COUNTS_AT]), (num_nodes, NUM_COUNT_COLUMNS), np.int32),
+        carray(at(state[TABLE_AT]), (state[NUM_SLOTS], NUM_SLOT_COLUMNS), np.int32),
+    )
 
 
 @kernel(types.int64(READ_I32_2D, types.int64, types.int64))
@@ -363,9 +387,11 @@ def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, sta
     state[NUM_COUNTED] = num_leaves
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, READ_I32_2D, types.int64, READ_I32))
-def find_below(tokens: Ints, nodes: Ints, table: Ints, num_tokens: int, pattern: Ints) -> int:
+@kernel(types.int64(I64, READ_I32))
+def find_below(state: Longs, pattern: Ints) -> int:
     """The highest node or leaf that begins with ``pattern``; ROOT if no explicit suffix does."""
+    tokens, _, nodes, _, table = arrays_of(state)
+    num_tokens = state[INDEXED]
     node, spelled, num_wanted = np.int64(ROOT), np.int64(0), np.int64(len(pattern))
     while spelled < num_wanted:
         node = child_of(nodes, table, node, pattern[spelled])
@@ -403,9 +429,17 @@ def put_node(
     block[ROW_SOURCE, n] = source
 
 
-@kernel(types.boolean(READ_I32, I32, I32_2D, I32_2D, I32_2D, I64, types.int64))
-def catch_up(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, table: Ints, state: Longs, end: int) -> bool:
+@kernel(types.boolean(I64, types.int64))
+def index(state: Longs, end: int) -> bool:
+    """``index_tokens`` for Python."""
+    tokens, leaf_parent, nodes, counts, table = arrays_of(state)
+    return index_tokens(tokens, leaf_parent, nodes, counts, table, state, end)
+
+
+@kernel(types.boolean(I64, types.int64))
+def catch_up(state: Longs, end: int) -> bool:
     """Index tokens[INDEXED:end] and count their leaves; False as from ``index_tokens``."""
+    tokens, leaf_parent, nodes, counts, table = arrays_of(state)
     if not index_tokens(tokens, leaf_parent, nodes, counts, table, state, end):
         return False
     if state[NUM_COUNTED] != state[NUM_LEAVES]:
@@ -413,40 +447,15 @@ def catch_up(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, table: 
     return True
 
 
-@kernel(
-    types.int64(
-        READ_I32,
-        I32,
-        I32_2D,
-        I32_2D,
-        I32_2D,
-        I64,
-        types.int64,
-        types.int64,
-        types.float64,
-        types.int64,
-        I32_2D,
-    )
-)
-def propose_chain(
-    tokens: Ints,
-    leaf_parent: Ints,
-    nodes: Ints,
-    counts: Ints,
-    table: Ints,
-    state: Longs,
-    num_tokens: int,
-    max_tokens: int,
-    min_prob: float,
-    source: int,
-    block: Ints,
-) -> int:
+@kernel(types.int64(I64, types.int64, types.int64, types.float64, types.int64, I32_2D))
+def propose_chain(state: Longs, num_tokens: int, max_tokens: int, min_prob: float, source: int, block: Ints) -> int:
     """Catch up, write the chain of best branches into ``block`` and return its length; -1: no room to catch up.
 
     Cost: O(1) per token.
     """
-    if not catch_up(tokens, leaf_parent, nodes, counts, table, state, num_tokens):
+    if not catch_up(state, num_tokens):
         return -1
+    tokens, _, nodes, counts, _ = arrays_of(state)
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0:
         return 0
@@ -517,11 +526,6 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
 
 @kernel(
     types.int64(
-        READ_I32,
-        I32,
-        I32_2D,
-        I32_2D,
-        I32_2D,
         I64,
         types.int64,
         types.int64,
@@ -533,11 +537,6 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
     )
 )
 def propose_tree(
-    tokens: Ints,
-    leaf_parent: Ints,
-    nodes: Ints,
-    counts: Ints,
-    table: Ints,
     state: Longs,
     num_tokens: int,
     max_tokens: int,
@@ -553,8 +552,9 @@ def propose_tree(
     the candidates: the next token of its edge, or the branches of the node at the edge's end. Cost: O(log max_tokens)
     per drafted token.
     """
-    if not catch_up(tokens, leaf_parent, nodes, counts, table, state, num_tokens):
+    if not catch_up(state, num_tokens):
         return -1
+    tokens, _, nodes, counts, _ = arrays_of(state)
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0 or max_tokens == 0:
         return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _batch_kernel as core
 from zerodraft.lookup import _policy_core as rule
+from zerodraft.lookup._address import address_of
 from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.draft import BLOCK_ROWS, IntArray
 from zerodraft.lookup.drafter import Drafter, DraftSession
@@ -222,14 +223,14 @@ class SessionLines:
             index._heads_1 = index._doubled(index._heads_1, False)
         while used_n + ROOM > len(index._heads_n) * 3 // 4:
             index._heads_n = index._doubled(index._heads_n, True)
-        to[core.TOKENS], to[core.CAPACITY] = _address(index._tokens), len(index._tokens)
-        to[core.LINKS] = _address(index._links)
-        to[core.HEADS_1], to[core.SLOTS_1] = _address(index._heads_1), len(index._heads_1)
-        to[core.HEADS_N], to[core.SLOTS_N] = _address(index._heads_n), len(index._heads_n)
-        to[core.META] = _address(index._meta)
-        to[core.SETTINGS] = _address(session._settings)
-        to[core.WEIGHTS] = _address(session._weights)
-        to[core.FIRST], to[core.EXPECTED] = _address(session._first), _address(session._expected)
+        to[core.TOKENS], to[core.CAPACITY] = address_of(index._tokens), len(index._tokens)
+        to[core.LINKS] = address_of(index._links)
+        to[core.HEADS_1], to[core.SLOTS_1] = address_of(index._heads_1), len(index._heads_1)
+        to[core.HEADS_N], to[core.SLOTS_N] = address_of(index._heads_n), len(index._heads_n)
+        to[core.META] = address_of(index._meta)
+        to[core.SETTINGS] = address_of(session._settings)
+        to[core.WEIGHTS] = address_of(session._weights)
+        to[core.FIRST], to[core.EXPECTED] = address_of(session._first), address_of(session._expected)
 
     def _set_tables(self, num_rows: int, longest: int) -> None:
         self._tables_for = (num_rows, longest.bit_length())
@@ -240,14 +241,9 @@ class SessionLines:
         self._point_at(self._tables)
 
     def _point_at(self, tables: Tables) -> None:
-        self._addresses[:, core.PRICES] = _address(tables.prices)
-        self._addresses[:, core.COSTS], self._addresses[:, core.NUM_COSTS] = _address(tables.costs), len(tables.costs)
-        self._addresses[:, core.SLOPES] = _address(tables.slopes)
-
-
-def _address(array: npt.NDArray[Any]) -> int:
-    assert array.flags.c_contiguous
-    return int(array.__array_interface__["data"][0])
+        self._addresses[:, core.PRICES] = address_of(tables.prices)
+        self._addresses[:, core.COSTS], self._addresses[:, core.NUM_COSTS] = address_of(tables.costs), len(tables.costs)
+        self._addresses[:, core.SLOPES] = address_of(tables.slopes)
 
 
 def _likeliest_chain(block: IntArray, n: int) -> list[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from zerodraft.lookup import _suffix_core as core
+from zerodraft.lookup._address import address_of
 from zerodraft.lookup._jit import direct
 from zerodraft.lookup.draft import CONTEXT, INT32, MAX_TOKEN_ID, Draft, IntArray, as_token_ids
 
@@ -71,6 +72,7 @@ class SuffixTree:
         self._state = np.zeros(core.NUM_SCALARS, np.int64)
         self._state[core.NUM_NODES] = 1
         self._length = 0
+        self._bind()
         self.extend(token_ids)
 
     def extend(self, token_ids: object) -> None:
@@ -264,7 +266,7 @@ class SuffixTree:
         if len(ids) == 0:
             raise ValueError("token_ids must hold at least one id, got none")
         self._count()
-        child = core.find_below(self._tokens, self._nodes, self._table, self._length, ids)
+        child = core.find_below(self._state, ids)
         return self._count_of(int(child))
 
     def check_integrity(self) -> None:
@@ -285,27 +287,12 @@ class SuffixTree:
         if room == 0 or max_depth == 0:
             return _NO_BLOCK, 0
         block = np.empty((core.NUM_ROWS, room), INT32)
-        while True:  # the arrays one by one, and no tuples: most of a draft's time goes into the call
-            tokens, leaves, nodes, counts = self._tokens, self._leaf_parent, self._nodes, self._counts
-            table, state, end = self._table, self._state, self._length
+        state, end = self._state, self._length
+        while True:
             if max_branches == 1:
-                n = _propose_chain(tokens, leaves, nodes, counts, table, state, end, room, min_prob, source, block)
+                n = _propose_chain(state, end, room, min_prob, source, block)
             else:
-                n = _propose_tree(
-                    tokens,
-                    leaves,
-                    nodes,
-                    counts,
-                    table,
-                    state,
-                    end,
-                    room,
-                    max_depth,
-                    max_branches,
-                    min_prob,
-                    source,
-                    block,
-                )
+                n = _propose_tree(state, end, room, max_depth, max_branches, min_prob, source, block)
             if n >= 0:
                 return block, n
             self._grow()
@@ -335,16 +322,17 @@ class SuffixTree:
             num_slots = max(num_slots, int(_SLOTS_PER_TOKEN * num_tokens))
         self._resize(num_nodes, num_slots)
         self._tokens, self._leaf_parent = tokens, leaf_parent
+        self._bind()
 
     def _index(self) -> None:
         """Index the tokens that were stored since the last question."""
         while self._state.item(core.INDEXED) != self._length:
-            if not core.index_tokens(*self._arrays(), self._state, self._length):
+            if not core.index(self._state, self._length):
                 self._grow()
 
     def _count(self) -> None:
         """Index, and count the leaves that are not counted yet."""
-        while not core.catch_up(*self._arrays(), self._state, self._length):
+        while not core.catch_up(self._state, self._length):
             self._grow()
 
     def _grow(self) -> None:
@@ -364,6 +352,19 @@ class SuffixTree:
             table = np.zeros((num_slots, core.NUM_SLOT_COLUMNS), np.int32)
             core.move_edges(self._table, table)
         self._nodes, self._counts, self._table = nodes, counts, table
+        self._bind()
+
+    def _bind(self) -> None:
+        """Tell the kernels where the arrays lie; to be repeated whenever one of them is replaced."""
+        state = self._state
+        state[core.TOKENS_AT : core.TABLE_AT + 1] = [address_of(array) for array in self._arrays()]
+        state[core.MAX_TOKENS], state[core.MAX_NODES] = len(self._tokens), len(self._nodes)
+        state[core.NUM_SLOTS] = len(self._table)
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """A copy (copy.deepcopy, pickle) has arrays of its own."""
+        self.__dict__.update(fields)
+        self._bind()
 
     def _arrays(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
         return self._tokens, self._leaf_parent, self._nodes, self._counts, self._table
@@ -395,6 +396,9 @@ def _check_integrity(tree: SuffixTree) -> None:
     assert num_tokens == len(tree) <= len(tree._tokens), "arena and index disagree"
     assert 0 <= state["NUM_COUNTED"] <= num_leaves <= num_tokens, "leaves out of range"
     assert num_nodes <= len(tree._nodes), "nodes out of range"
+    for ours, theirs in zip(tree._arrays(), core.arrays_of(tree._state)):
+        assert ours.shape == theirs.shape, "the kernels work on arrays of another size"
+        assert address_of(ours) == address_of(theirs), "the kernels work on other arrays"
     tokens = tree._tokens[:num_tokens]
     children = _children(tree, num_leaves, num_nodes)
     in_rows = np.count_nonzero(tree._nodes[:num_nodes, [core.CHILD_1, core.CHILD_2]])

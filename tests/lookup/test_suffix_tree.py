@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -157,7 +159,7 @@ def test_tree_kernel_with_one_branch_is_the_chain_kernel(text: list[int], max_to
     tree = build([*text])
     chain = tree.propose(max_tokens, min_prob=0.0)
     block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
-    n = core.propose_tree(*tree._arrays(), tree._state, len(tree), max_tokens, max_tokens, 1, 0.0, 0, block)
+    n = core.propose_tree(tree._state, len(tree), max_tokens, max_tokens, 1, 0.0, 0, block)
     assert block[core.ROW_TOKEN, :n].tolist() == chain.token_ids.tolist()
     assert block[core.ROW_ORIGIN, :n].tolist() == chain.origin.tolist()
 
@@ -334,6 +336,18 @@ def test_propose_does_not_change_the_text() -> None:
     again = tree.propose(4, max_branches=2)
     assert first.token_ids.tolist() == again.token_ids.tolist()
     assert len(tree) == 5
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))], ids=["copy", "pickle"])
+def test_a_copy_is_a_tree_of_its_own(way: Callable[[SuffixTree], SuffixTree]) -> None:
+    tree = SuffixTree([1, 2, 3, 1, 2])
+    twin = way(tree)
+    tree.extend([9] * 50)
+    twin.extend([3, 1])
+    assert twin.propose(2).token_ids.tolist() == [2, 3]
+    assert len(tree) == 55
+    tree.check_integrity()
+    twin.check_integrity()
 
 
 def test_growth_is_amortised() -> None:
