@@ -248,12 +248,11 @@ class _PositionLimits:
 def _column_cost(model: PreTrainedModel) -> float:
     """What looking at one more column of the cache costs a position, in passes through all weights.
 
-    By floating point operations: 4 for each column, layer and dimension of the heads, against 2 for each weight.
+    By floating point operations: 4 for each column, layer and dimension, against 2 for each weight.
     """
     config = model.config.get_text_config(decoder=True)
-    heads, hidden = config.num_attention_heads, config.hidden_size
-    width = heads * (getattr(config, "head_dim", None) or hidden // heads)
-    return float(ATTENTION_SLOWNESS * 2 * config.num_hidden_layers * width / max(1, model.num_parameters()))
+    size = config.num_hidden_layers * config.hidden_size
+    return float(ATTENTION_SLOWNESS * 2 * size / max(1, model.num_parameters()))
 
 
 def _windows_by_layer_type(config: Any) -> dict[str, int | None]:
