@@ -10,15 +10,17 @@ turn about. Wall-clock time, one process, rounds of fresh texts. Writes bench/re
 from __future__ import annotations
 
 import csv
+import json
 import os
 import platform
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from streams import agents
+from streams import agents, code
 
 NUM_SPECULATIVE_TOKENS = 16
 ROOM = 2048
@@ -74,6 +76,8 @@ def measured(context: int, num_rows: int, num_rounds: int) -> dict[str, dict[str
     config = vllm_config(64, context + ROOM)
     found: dict[str, dict[str, list[float]]] = {}
     proposers = {"ngram": NgramProposer(config), "zerodraft": Proposer(config)}
+    if context == CASES[0][0]:
+        proposers["zerodraft, memory"] = with_memory(Proposer, config)
     for number in range(num_rounds):
         runs = {name: Run(context, num_rows, 500 * number) for name in proposers}
         drafts: dict[str, list[list[int]]] = {name: [[]] * num_rows for name in proposers}
@@ -92,8 +96,23 @@ def measured(context: int, num_rows: int, num_rounds: int) -> dict[str, dict[str
                 if step:
                     kept["tokens"] += [len(ids) for ids in new]
                     kept["drafted"] += [len(draft) for draft in drafts[name]]
-    proposers["zerodraft"].close()
     return found
+
+
+def with_memory(make: Any, config: Any) -> Any:
+    """A proposer with a full memory of half a million tokens of source code, which nothing is added to."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "options.json"
+        path.write_text(json.dumps({"memory_tokens": 500_000, "remember": "nothing"}))
+        os.environ["ZERODRAFT_CONFIG"] = str(path)
+        try:
+            proposer = make(config)
+        finally:
+            del os.environ["ZERODRAFT_CONFIG"]
+    stored = code(500_000)
+    for start in range(0, len(stored), 2000):
+        proposer._drafter.memory.add(stored[start : start + 2000])
+    return proposer
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, Final
 
 try:
-    import vllm
+    import vllm  # noqa: F401  # asked for now, so that its absence is said clearly
 except ModuleNotFoundError as error:
     if error.name != "vllm":
         raise
@@ -159,7 +159,3 @@ def _is_first_rank(vllm_config: Any) -> bool:
     parallel = getattr(vllm_config, "parallel_config", None)
     size = getattr(parallel, "tensor_parallel_size", 1) or 1
     return int(getattr(parallel, "rank", 0) or 0) % int(size) == 0
-
-
-__all__ = ["Proposer"]
-_ = vllm

@@ -133,7 +133,9 @@ def test_what_finished_is_remembered_saved_and_drafted_by_the_next_engine(module
     assert second.propose([[62]], lengths, rows)[0][:2] == [63, 64]
     second.close()
     write_options(tmp_path / "o.json", monkeypatch, **options | {"namespace": "b"})
-    assert module.Proposer(config()).propose([[62]], lengths, rows) == [[]]
+    third = module.Proposer(config())
+    assert third.propose([[62]], lengths, rows) == [[]]
+    third.close()
 
 
 def test_by_default_requests_share_nothing(module):
