@@ -21,16 +21,14 @@ from numba import carray, types
 from zerodraft.lookup import _ngram_core as ngram
 from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup._address import at
-from zerodraft.lookup._jit import I64, READ_I32_2D, kernel
+from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 I32_3D: Final = types.Array(types.int32, 3, "C")
-I32_2D: Final = types.Array(types.int32, 2, "C")
 I64_2D: Final = types.Array(types.int64, 2, "C")
-READ_I32: Final = types.Array(types.int32, 1, "C", readonly=True)
 READ_I64: Final = types.Array(types.int64, 1, "C", readonly=True)
 READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
 
@@ -232,3 +230,27 @@ def step_rows(
                     drafts[row, i] = blocks[line, rule.ROW_TOKEN, i]
         num_open += status[row] != DONE
     return num_open
+
+
+@kernel(types.int64(READ_I32_2D, types.int64, I32_2D, I32), uses=(rule,))
+def keep_likeliest(tree: Ints, n: int, chain: Ints, drafted: Ints) -> int:
+    """Copy the likeliest chain of a tree of ``n`` nodes: from the root down always to the likeliest child.
+
+    ``chain`` (6, width) gets its nodes, ``drafted`` (width,) their tokens; of equally likely children the first counts.
+    Returns its length.
+    """
+    best = np.full(n + 1, -1, np.int64)  # by parent + 1
+    for node in range(n):
+        up = tree[rule.ROW_PARENT, node] + 1
+        # Probabilities are not negative, so their bits order like them.
+        if best[up] < 0 or tree[rule.ROW_PROB, node] > tree[rule.ROW_PROB, best[up]]:
+            best[up] = node
+    length, node = 0, best[0]
+    while node >= 0 and length < chain.shape[1]:
+        for field in range(chain.shape[0]):
+            chain[field, length] = tree[field, node]
+        chain[rule.ROW_PARENT, length] = length - 1
+        drafted[length] = tree[rule.ROW_TOKEN, node]
+        length += 1
+        node = best[node + 1]
+    return length

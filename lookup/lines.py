@@ -186,12 +186,8 @@ class SessionLines:
         block, m = shared.merge(own, n, context, room, room, self._tables, self._drafter.policy)
         if block is own:
             return
-        chain = _likeliest_chain(block, m)
-        n = len(chain)
-        own[:, :n] = block[:, chain]
-        own[rule.ROW_PARENT, :n] = np.arange(-1, n - 1)
-        self.drafts[row, :n] = own[rule.ROW_TOKEN, :n]
-        self.num_drafted[row] = self._state[line, core.NUM_DRAFTED] = n
+        kept = core.keep_likeliest(block, m, own, self.drafts[row])
+        self.num_drafted[row] = self._state[line, core.NUM_DRAFTED] = kept
 
     @property
     def has_shared_sources(self) -> bool:
@@ -244,16 +240,3 @@ class SessionLines:
         self._addresses[:, core.PRICES] = address_of(tables.prices)
         self._addresses[:, core.COSTS], self._addresses[:, core.NUM_COSTS] = address_of(tables.costs), len(tables.costs)
         self._addresses[:, core.SLOPES] = address_of(tables.slopes)
-
-
-def _likeliest_chain(block: IntArray, n: int) -> list[int]:
-    """From the root down to a leaf, always to the likeliest child, the first among equals."""
-    parents, probs = block[rule.ROW_PARENT, :n].tolist(), block[rule.ROW_PROB, :n].view(np.float32).tolist()
-    best: dict[int, int] = {}
-    for node, parent in enumerate(parents):
-        if parent not in best or probs[node] > probs[best[parent]]:
-            best[parent] = node
-    chain = [best[-1]] if n else []
-    while chain and chain[-1] in best:
-        chain.append(best[chain[-1]])
-    return chain

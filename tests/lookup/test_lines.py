@@ -182,3 +182,24 @@ def test_lines_are_used_again():
     lines.finish(taken[3])
     assert lines.begin(np.arange(3, dtype=np.int32)) == taken[3]
     assert lines.text(taken[3]).tolist() == [0, 1, 2]
+
+
+@given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 4)), max_size=10), st.integers(1, 12))
+def test_of_a_tree_the_likeliest_chain_is_kept(nodes, width):
+    tree = np.zeros((6, len(nodes)), np.int32)
+    for node, (parent, prob) in enumerate(nodes):
+        tree[:, node] = [100 + node, min(parent, node - 1), 0, 3, 50 + node, 2]
+        tree[2, node : node + 1].view(np.float32)[0] = prob / 4
+    expected, node = [], -1
+    while len(expected) < width:
+        children = [i for i in range(len(nodes)) if tree[1, i] == node]
+        if not children:
+            break
+        node = max(children, key=lambda i: (nodes[i][1], -i))
+        expected.append(node)
+    chain, drafted = np.zeros((6, width), np.int32), np.zeros(width, np.int32)
+    n = core.keep_likeliest(tree, len(nodes), chain, drafted)
+    assert n == len(expected)
+    assert drafted[:n].tolist() == chain[0, :n].tolist() == [100 + node for node in expected]
+    assert chain[1, :n].tolist() == list(range(-1, n - 1))
+    assert chain[4, :n].tolist() == [50 + node for node in expected]
