@@ -13,12 +13,13 @@ import sysconfig
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 _PIECE = re.compile(r"\w+|\s+|[^\w\s]")
 
@@ -173,7 +174,7 @@ def replay(
         ):
             spent[f"{name}_seconds"] += end - begin
         forwards += 1
-        positions += logits.shape[0] * logits.shape[1]
+        positions += sum(len(row) for row in logits)
     seconds = time.perf_counter() - started
     emitted = len(traces) * (limit - 1)
     return {
@@ -188,7 +189,7 @@ def replay(
     }
 
 
-def verify_as_the_loop_does(logits: torch.Tensor, drafts: list[Any]) -> list[Any]:
+def verify_as_the_loop_does(logits: Sequence[torch.Tensor], drafts: list[Any]) -> list[Any]:
     """Pick and walk at all nodes: the verification that a greedy call pays, its result not used."""
     from zerodraft.kernels.verify import pick_and_walk
 
@@ -198,5 +199,7 @@ def verify_as_the_loop_does(logits: torch.Tensor, drafts: list[Any]) -> list[Any
     for index, draft in enumerate(drafts):
         trees[:, index, : len(draft)] = draft.token_ids, draft.parents
         may[index, : len(draft)] = draft.verify
-    ids, parents = torch.from_numpy(trees).to(logits.device)
-    return pick_and_walk(logits[:, : 1 + most], ids, parents, torch.from_numpy(may).to(logits.device))
+    device = logits[0].device
+    ids, parents = torch.from_numpy(trees).to(device)
+    scores = pad_sequence([row[: 1 + len(draft)] for row, draft in zip(logits, drafts)], batch_first=True)
+    return pick_and_walk(scores, ids, parents, torch.from_numpy(may).to(device))

@@ -167,7 +167,7 @@ class SuffixTree:
     def nbytes(self) -> int:
         """Bytes held by the arrays, spare capacity included. Cost: O(1).
 
-        >>> SuffixTree().nbytes < 1024
+        >>> SuffixTree().nbytes < 2048
         True
         """
         return sum(array.nbytes for array in (*self._arrays(), self._state))

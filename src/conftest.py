@@ -1,7 +1,8 @@
-"""Doctests are collected from here; modules of Triton kernels are left out where Triton is not installed."""
+"""Doctests are collected from here, without the modules that need a package which is not installed."""
 
 from __future__ import annotations
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["zerodraft/kernels/*_triton.py"]
+_NEEDS = {"triton": "zerodraft/kernels/*_triton.py", "vllm": "zerodraft/integrations/vllm.py"}
+collect_ignore_glob = [modules for package, modules in _NEEDS.items() if importlib.util.find_spec(package) is None]
