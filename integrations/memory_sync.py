@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from zerodraft.lookup.memory import DraftMemory
@@ -21,9 +22,14 @@ class MemorySync:
         num_failures: times the directory could not be read or written.
     """
 
-    def __init__(self, memory: DraftMemory, seconds: float) -> None:
-        """Start the thread; the memory has a directory. It is a daemon: call ``close`` to publish the rest."""
+    def __init__(self, memory: DraftMemory, seconds: float, before: Callable[[], None] | None = None) -> None:
+        """Start the thread; the memory has a directory. It is a daemon: call ``close`` to publish the rest.
+
+        Args:
+            before: called in the thread before every turn, to add what is ready.
+        """
         self.num_failures = 0
+        self._before: Final = before
         self._memory: Final = memory
         self._seconds: Final = seconds
         self._told: set[str] = set()
@@ -53,4 +59,6 @@ class MemorySync:
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
+            if self._before is not None:
+                self._before()
             self.sync()

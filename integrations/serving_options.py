@@ -55,7 +55,7 @@ class ServingOptions:
     memory_directory: str | None = None
     namespace: str | None = None
     remember: Literal["output", "both", "nothing"] = "output"
-    sync_seconds: float = 30.0
+    sync_seconds: float = 10.0
     phrases: str | None = None
     finish_after: int = 64
 

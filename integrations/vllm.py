@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.util import Finalize
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 CONFIG: Final = "ZERODRAFT_CONFIG"
 MAX_SPECULATIVE_TOKENS: Final = 128
+IDLE_SECONDS: Final = 1.0
 _log = logging.getLogger(f"vllm.{__name__}")  # below "vllm", so that vLLM's handlers print it
 
 
@@ -72,12 +75,14 @@ class Proposer:
         self._drafter: Final = self.options.drafter(self._max_draft_tokens)
         self._is_first_rank: Final = _is_first_rank(vllm_config)
         self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()  # the rows: of the engine's thread, but where the engine is idle
+        self._last_step = time.monotonic()
         self._rows = self._new_rows()
         self._rows.warm_up()
         self._sync: MemorySync | None = None
         memory = self._drafter.memory
         if memory is not None and memory.directory is not None:
-            self._sync = MemorySync(memory, self.options.sync_seconds)
+            self._sync = MemorySync(memory, self.options.sync_seconds, self._finish_if_idle)
         self._finalizer = Finalize(None, self._end, exitpriority=100)  # in child processes, too, unlike atexit
         _log.info("zerodraft drafts up to %d tokens, options: %s", self._max_draft_tokens, self.options)
 
@@ -102,11 +107,13 @@ class Proposer:
         Returns:
             One list of token ids per row, at most ``num_speculative_tokens``; a text never outgrows max_model_len.
         """
-        try:
-            return self._rows.step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        except Exception:
-            self._give_up_step()
-            return [[] for _ in sampled_token_ids] if isinstance(sampled_token_ids, Sequence) else []
+        with self._lock:
+            self._last_step = time.monotonic()
+            try:
+                return self._rows.step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            except Exception:
+                self._give_up_step()
+                return [[] for _ in sampled_token_ids] if isinstance(sampled_token_ids, Sequence) else []
 
     def close(self) -> None:
         """Count all texts as finished and publish the memory; done by itself when the process ends."""
@@ -119,6 +126,12 @@ class Proposer:
         if counts["failed_steps"] == 1:
             _log.exception("nothing drafted in this step (said once, counted as failed_steps)")
         self._rows = self._new_rows()
+
+    def _finish_if_idle(self) -> None:
+        """An engine that takes no steps has no requests: their texts are finished, though no later step shows it."""
+        with self._lock:
+            if time.monotonic() - self._last_step >= IDLE_SECONDS:
+                self._rows.close()
 
     def _new_rows(self) -> EngineRows:
         remember = self.options.remember
@@ -137,7 +150,8 @@ class Proposer:
 
     def _end(self) -> None:
         try:
-            self._rows.close()
+            with self._lock:
+                self._rows.close()
             if self._sync is not None:
                 self._sync.close()
             _log.info("zerodraft: %s", dict(self.counts))

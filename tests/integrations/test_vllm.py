@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 import types
 from types import SimpleNamespace
 
@@ -136,6 +137,40 @@ def test_what_finished_is_remembered_saved_and_drafted_by_the_next_engine(module
     third = module.Proposer(config())
     assert third.propose([[62]], lengths, rows) == [[]]
     third.close()
+
+
+def test_an_idle_engine_publishes_its_last_texts_though_no_step_comes(module, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    write_options(
+        tmp_path / "o.json", monkeypatch, memory_tokens=1000, memory_directory=str(tmp_path), sync_seconds=0.1
+    )
+    proposer = module.Proposer(config())
+    rows, lengths = buffer([1, *range(50, 80)])
+    proposer.propose([[*range(50, 80)]], lengths, rows)
+    other = DraftMemory(1000, directory=tmp_path)
+    for _ in range(300):
+        if other.refresh():
+            break
+        time.sleep(0.02)
+    assert other.propose([54, 55, 56], 2).token_ids.tolist() == [57, 58]
+    assert proposer._rows.num_sessions == 0
+    rows, lengths = buffer([9, 60, 61, 62])
+    assert proposer.propose([[62]], lengths, rows)[0][:2] == [63, 64]
+    proposer.close()
+
+
+def test_an_engine_that_works_keeps_its_texts(module, tmp_path, monkeypatch):
+    options = {"memory_tokens": 1000, "memory_directory": str(tmp_path), "sync_seconds": 3600}
+    write_options(tmp_path / "o.json", monkeypatch, **options)
+    proposer = module.Proposer(config())
+    rows, lengths = buffer([1, *range(50, 80)])
+    proposer.propose([[*range(50, 80)]], lengths, rows)
+    proposer._finish_if_idle()
+    assert proposer._rows.num_sessions == 1
+    proposer._last_step -= 10
+    proposer._finish_if_idle()
+    assert proposer._rows.num_sessions == 0
+    proposer.close()
 
 
 def test_by_default_requests_share_nothing(module):
