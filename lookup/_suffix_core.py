@@ -329,6 +329,13 @@ def place_branch(nodes: Ints, counts: Ints, node: int, child: int) -> None:
         counts[node, at] = child
 
 
+@kernel(types.void(READ_I32_2D, READ_I32_2D, types.int64))
+def prefetch_node(nodes: Ints, counts: Ints, node: int) -> None:
+    """Have all of a node ready; -1, which is no node, does no harm."""
+    prefetch(nodes, node, 0)
+    prefetch(counts, node, 0)
+
+
 @kernel(types.void(READ_I32, READ_I32, I32_2D, I32_2D, I64))
 def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: Longs) -> None:
     """Compute COUNT, WITNESS and BRANCH of all nodes anew, children before parents. Cost: one pass over the tree."""
@@ -340,6 +347,7 @@ def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: L
         for k in range(NUM_COUNT_COLUMNS):
             counts[node, k] = 0
     for j in range(num_leaves):
+        prefetch_node(nodes, counts, leaf_parent[min(j + 2 * AHEAD, num_leaves - 1)])
         above = leaf_parent[j]
         if above > ROOT:
             counts[above, COUNT] += 1
@@ -349,6 +357,7 @@ def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: L
                     counts[above, k] = counts[above, k - 1]
                 counts[above, BRANCH] = ~j
     for first in range(1, num_nodes):
+        prefetch_node(nodes, counts, nodes[min(first + 2 * AHEAD, num_nodes - 1), PARENT])
         node = np.int64(first)
         while node > ROOT and to_come[node] == 0:
             to_come[node] = -1
