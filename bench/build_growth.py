@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from contenders import Ngram, TreeChain
 from lookup_latency import RESULTS, clock, hardware
-from streams import STREAMS, Tokens
+from streams import STREAMS, VOCAB, Tokens
 
 LENGTHS = (50_000, 100_000, 200_000, 400_000, 800_000)
 STRUCTURES: dict[str, Callable[[Tokens], Any]] = {"SuffixTree": TreeChain, "NgramIndex": Ngram}
+STREAMS = STREAMS | {"all ids": lambda n: np.random.default_rng(5).integers(0, VOCAB, n).astype(np.int32)}
 COLUMNS = ("stream", "structure", "tokens", "n", "p20", "p50", "p80", "min", "ratio", "bytes_per_token", "bytes_ratio")
 BUILDS = 3  # per round and length, the best of them: memory comes from the system once, and is the process's own then
 

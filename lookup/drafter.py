@@ -67,7 +67,7 @@ class Drafter:
                 request, "shared" for all requests of a namespace.
             suffix_tree: keep a suffix tree of each request's text too, and draft its most frequent continuations
                 where these were right more often of late. For prompts that hold many similar texts (repeated jobs,
-                agents); about 0.1 us and 50 to 75 bytes per token of text, and a few microseconds per step.
+                agents); about 0.1 us and 50 to 85 bytes per token of text, and a few microseconds per step.
 
         Raises:
             ValueError: an argument of another type.

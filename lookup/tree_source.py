@@ -24,7 +24,7 @@ class TreeSource:
     __slots__ = ("_at_length", "_drafts", "_num_predicted", "_scores", "tree")
 
     def __init__(self, prediction: IntArray, prompt: IntArray) -> None:
-        """Build the tree: about a tenth of a microsecond and 50 to 75 bytes per token."""
+        """Build the tree: about a tenth of a microsecond and 50 to 85 bytes per token."""
         self.tree: Final = SuffixTree(prediction)
         if len(prediction):
             self.tree.add_barrier()
