@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import pickle
 import sys
 import time
 from collections import Counter
@@ -41,6 +40,7 @@ NUM_TOPK = 8
 FREE = CostCurve([(1, 1.0), (1001, 1.01)])  # "at most so many nodes", whatever they cost
 Step = tuple[int, int, list[int]]  # drafted nodes, emitted tokens, sources of the accepted ones
 Path_ = tuple[int, ...]
+Known = dict[str, Any]  # a text's tokens, and by node the target's best tokens there
 
 
 def make_drafter(setting: str, max_nodes: int, curve: CostCurve) -> Any:
@@ -73,6 +73,32 @@ def encode(tokenizer: Any, entry: dict[str, str]) -> list[int]:
     return list(tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False))
 
 
+def write_known(file: Path, known: dict[str, Known]) -> None:
+    """Keep texts and nodes as plain arrays, five per text: nothing of the file is ever unpickled."""
+    arrays = {"names": np.array(list(known), dtype=str)}
+    for i, one in enumerate(known.values()):
+        keys = list(one["nodes"])
+        arrays[f"text_{i}"] = np.array(one["text"], np.int32)
+        arrays[f"at_{i}"] = np.array([at for at, _ in keys], np.int32)
+        arrays[f"depth_{i}"] = np.array([len(path) for _, path in keys], np.int32)
+        arrays[f"paths_{i}"] = np.array([token for _, path in keys for token in path], np.int32)
+        arrays[f"best_{i}"] = np.array(list(one["nodes"].values()), np.int32).reshape(len(keys), NUM_TOPK)
+    whole = file.with_suffix(".new.npz")
+    np.savez(whole, **arrays)
+    whole.replace(file)
+
+
+def read_known(file: Path) -> dict[str, Known]:
+    """What ``write_known`` wrote."""
+    known: dict[str, Known] = {}
+    with np.load(file, allow_pickle=False) as arrays:
+        for i, name in enumerate(arrays["names"].tolist()):
+            paths = np.split(arrays[f"paths_{i}"], np.cumsum(arrays[f"depth_{i}"])[:-1])
+            keys = zip(arrays[f"at_{i}"].tolist(), (tuple(path.tolist()) for path in paths))
+            known[name] = {"text": arrays[f"text_{i}"].tolist(), "nodes": dict(zip(keys, arrays[f"best_{i}"]))}
+    return known
+
+
 class Texts:
     """The target's greedy continuations of the prompts, and what it says after nodes that were drafted along them."""
 
@@ -80,8 +106,8 @@ class Texts:
         self.loaded = load_model(str(weights.find(model_name)), dtype=dtype)
         self.model, self.tokenizer = self.loaded.model, self.loaded.tokenizer
         self.kind, self.new_tokens = kind, new_tokens
-        self._file = folder / f"{model_name}-{dtype}-{kind}-{new_tokens}.pickle"  # written and read by this script only
-        self._known: dict[str, Any] = pickle.loads(self._file.read_bytes()) if self._file.exists() else {}
+        self._file = folder / f"{model_name}-{dtype}-{kind}-{new_tokens}.npz"
+        self._known = read_known(self._file) if self._file.exists() else {}
         self.num_computed = 0
 
     def prompts(self) -> list[tuple[str, list[int]]]:
@@ -114,7 +140,7 @@ class Texts:
     def save(self) -> None:
         """Keep what is known for the next setting."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_bytes(pickle.dumps(self._known))
+        write_known(self._file, self._known)
 
 
 class Text:
