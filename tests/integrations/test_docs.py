@@ -262,8 +262,8 @@ def test_what_the_text_names_exists(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in re.findall(r"(?:^    |`)make ([a-z-]+)", text, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-    extras = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), flags=re.MULTILINE))
-    for named in re.findall(r"(?:\.|zerodraft)\[([\w,]+)\]'", text):
+    extras = set(re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), flags=re.MULTILINE))
+    for named in re.findall(r"(?:\.|zerodraft)\[([\w,-]+)\]'", text):
         assert set(named.split(",")) <= extras, named
 
 
