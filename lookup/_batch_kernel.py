@@ -64,8 +64,9 @@ SCRUB: Final = 128  # and this many others, in turn, so that the whole text is c
 def same_tokens(rows: Ints, row: int, tokens: Ints, start: int, end: int) -> bool:
     """True if the row holds ``tokens[start:end]`` at the same places."""
     differ = np.int32(0)
-    for i in range(start, end):
-        differ |= rows[row, i] ^ tokens[i]
+    ours, theirs = rows[row, start:end], tokens[start:end]
+    for i in range(np.uint64(len(theirs))):
+        differ |= ours[i] ^ theirs[i]
     return bool(differ == 0)
 
 
