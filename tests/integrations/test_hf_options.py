@@ -220,6 +220,28 @@ def test_max_time_zero_ends_after_one_token():
     assert got.shape[1] == 13
 
 
+def test_max_time_ends_within_a_draft(monkeypatch):
+    """Time is asked for after every token: by a clock that ticks when it is looked at, both end after as many."""
+    import itertools
+    import types
+
+    model, ids = support.tiny("llama"), support.prompt(6)
+    text = support.plain(model, ids, max_new_tokens=30)[0]
+
+    def ticking():
+        clock = itertools.count()
+        fake = types.SimpleNamespace(time=lambda: float(next(clock)))
+        monkeypatch.setattr(transformers.generation.stopping_criteria, "time", fake)
+
+    ticking()
+    expected = support.plain(model, ids, max_new_tokens=30, max_time=9.0)
+    assert 12 + 5 < expected.shape[1] < 12 + 20
+    ticking()
+    got, stats = support.ours(model, ids, support.oracle(text, 6), max_new_tokens=30, max_time=9.0)
+    assert torch.equal(got, expected)
+    assert stats.num_decode_forwards < got.shape[1] - 12 - 1
+
+
 # ---------------------------------------------------------------- what comes back
 
 

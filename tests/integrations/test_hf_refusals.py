@@ -56,10 +56,18 @@ def test_options(named, monkeypatch):
     assert "LlamaForCausalLM" in str(caught.value)
 
 
-def test_contrastive_and_custom_generate_by_name():
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive_search"),
+        ({"dola_layers": "low"}, "dola_generation"),
+        ({"constraints": [1]}, "constrained_beam_search"),
+    ],
+)
+def test_modes_that_transformers_keeps_elsewhere_are_refused_by_name(options, name):
     model, ids = support.tiny("llama"), support.prompt(1)
-    with _NoForward(model), pytest.raises(ValueError):
-        support.ours(model, ids, support.silent(), max_new_tokens=5, penalty_alpha=0.6, top_k=4)
+    with _NoForward(model), pytest.raises(ValueError, match=f"LlamaForCausalLM with generation mode={name}"):
+        support.ours(model, ids, support.silent(), max_new_tokens=5, **options)
 
 
 @pytest.mark.parametrize("make", ["static", "offloaded"])
