@@ -34,6 +34,7 @@ MIN_WIDTHS: Final = 4
 ENOUGH_ROUNDS: Final = 3
 FORMAT: Final = 3  # what is measured; a curve of an older kind is measured again
 Job = tuple[int, int, int]
+_timed_here: set[Path] = set()  # in this process: one call after another is not kept waiting
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +48,7 @@ def measured_curve(
     of the context each, which says what a row costs beside its positions. The cache is filled with zeros, so nothing is
     prefilled. The best of several interleaved rounds counts, since what disturbs a forward only adds time. What was
     timed is kept in ``cache_dir`` under a name made of the model's configuration, dtype, device, attention and threads;
-    where the time was too short for ``ENOUGH_ROUNDS``, the next call goes on from there.
+    where the time was too short for ``ENOUGH_ROUNDS``, the next process goes on from there.
 
     Args:
         model: a decoder-only model; for an encoder-decoder ``DEFAULT_CURVE`` is returned.
@@ -63,9 +64,10 @@ def measured_curve(
     if not refresh:
         with contextlib.suppress(OSError, ValueError):
             times = Times.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    if times.num_rounds >= ENOUGH_ROUNDS:
+    if times.num_rounds >= ENOUGH_ROUNDS or (times.best and path in _timed_here and not refresh):
         return times.curve()
     _measure(model, times, max_seconds)
+    _timed_here.add(path)
     try:
         _write(path, {**times.as_dict(), "about": f"{type(model).__name__}, {model.dtype}, {_device_name(model)}"})
     except OSError as error:  # a read-only home costs the measurement again, nothing else

@@ -52,8 +52,9 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Take dtype, device and head sizes from the first states seen."""
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys = key_states.new_zeros(*key_states.shape[:2], 0, key_states.shape[3])
-        self.values = value_states.new_zeros(*value_states.shape[:2], 0, value_states.shape[3])
+        rows = len(self.rows.of_row)
+        self.keys = key_states.new_zeros(rows, key_states.shape[1], 0, key_states.shape[3])
+        self.values = value_states.new_zeros(rows, value_states.shape[1], 0, value_states.shape[3])
         self.is_initialized = True
 
     def update(
@@ -108,15 +109,16 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
         return self.keys, self.values
 
     def _update_packed(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        starts, counts = self.rows.of_row, list(self.rows.packed)
-        ends = [start + count for start, count in zip(starts, counts)]
-        if self.keys.shape[2] < max(ends):
-            self._grow(max(ends))
+        spans = [(row, self.rows.of_row[row], count) for row, count in enumerate(self.rows.packed) if count]
+        counts = [count for _, _, count in spans]
+        need = max(start + count for _, start, count in spans)
+        if self.keys.shape[2] < need:
+            self._grow(need)
         filled = []
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
-            for row, (start, end, new) in enumerate(zip(starts, ends, torch.split(states[0], counts, dim=1))):
-                buffer[row, :, start:end] = new
-            filled.append(torch.cat([buffer[row, :, :end] for row, end in enumerate(ends)], dim=1)[None])
+            for (row, start, count), new in zip(spans, torch.split(states[0], counts, dim=1)):
+                buffer[row, :, start : start + count] = new
+            filled.append(torch.cat([buffer[row, :, : start + count] for row, start, count in spans], dim=1)[None])
         return filled[0], filled[1]
 
     def _grow(self, need: int) -> None:
@@ -131,8 +133,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc, unused-ignore]
             setattr(self, name, new)
 
     def get_seq_length(self) -> int:
-        """Committed tokens of the longest row."""
-        return max(self.rows.of_row)
+        """Committed tokens of the longest row that has a place in the forward."""
+        if not self.rows.packed:
+            return max(self.rows.of_row)
+        return max(length for length, count in zip(self.rows.of_row, self.rows.packed) if count)
 
     def get_max_length(self) -> int:
         """-1: no limit."""
@@ -193,7 +197,8 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
     def pack(self, counts: Sequence[int] = ()) -> None:
         """Say how many positions each row has in the forwards to come, rows one behind the other in a batch of one.
 
-        Nothing: every row has a line of its own again. Rows' buffers are the same either way; not with fixed shapes.
+        Rows without a position are left out, their cached entries too. Without counts every row has a line of its own
+        again. Rows' buffers are the same either way; not with fixed shapes.
         """
         self.rows.packed = counts
 

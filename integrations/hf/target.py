@@ -15,6 +15,7 @@ from zerodraft.kernels.kv_cache import RaggedCache
 from zerodraft.kernels.tree_attention import bucket, forward_inputs, packed_inputs
 from zerodraft.lookup.draft import Draft
 
+FORWARD_FLOOR: Final = 64  # positions that cost a CPU as much as one more forward does
 ATTENTION_SLOWNESS: Final = 2.0  # masked attention's time per operation against that of the big matrix products
 
 
@@ -38,21 +39,21 @@ class Target:
         """Read the prompts and return the logits (1, V) after each row's last token.
 
         Rows of different lengths are padded on the right, so that no mask is needed: a causal model's earlier
-        positions do not see the padding, and its cache entries are overwritten later.
+        positions do not see the padding, and its cache entries are overwritten later. On a CPU, where much padding
+        would be computed, they are read one by one.
 
         Args:
             rows: per row, the token ids int64 (n,), or embeddings (n, hidden), that are not in the cache yet.
             chunk_size: read at most this many positions per forward.
         """
-        start = self.cache.lengths
         counts = [len(row) for row in rows]
-        width = max(counts)
+        if self._reading_alone_pays(counts):
+            return [self._read_alone(index, row, chunk_size) for index, row in enumerate(rows)]
+        start, width = self.cache.lengths, max(counts)
         block = rows[0].new_zeros(len(rows), width, *rows[0].shape[1:], device=self.model.device)
         for index, row in enumerate(rows):
             block[index, : len(row)] = row
-        positions = torch.tensor(start, device=self.model.device)[:, None] + torch.arange(
-            width, device=self.model.device
-        )
+        positions = torch.tensor(start)[:, None] + torch.arange(width)
         ends = sorted({count - 1 for count in counts})
         logits: dict[int, torch.Tensor] = {}
         step = chunk_size or width
@@ -68,8 +69,29 @@ class Target:
         self.cache.set_lengths([first + count for first, count in zip(start, counts)])
         return [logits[count - 1][index : index + 1] for index, count in enumerate(counts)]
 
+    def _reading_alone_pays(self, counts: list[int]) -> bool:
+        """Whether prompts are read one by one: on a CPU, where a filled-up position costs what any other does."""
+        padding = len(counts) * max(counts) - sum(counts)
+        return self.model.device.type == "cpu" and padding > FORWARD_FLOOR * (len(counts) - 1)
+
+    def _read_alone(self, index: int, row: torch.Tensor, chunk_size: int | None) -> torch.Tensor:
+        """Read one row's prompt as a batch of one would; returns the logits (1, V) after its last token."""
+        lengths, start, step = self.cache.lengths, self.cache.lengths[index], chunk_size or len(row)
+        try:
+            for begin in range(0, len(row), step):
+                part = row[None, begin : begin + step].to(self.model.device)
+                self.cache.pack([part.shape[1] if place == index else 0 for place in range(len(lengths))])
+                positions = torch.arange(start + begin, start + begin + part.shape[1])[None]
+                out = self._read(part, positions, [part.shape[1] - 1], last=True)
+                lengths[index] += part.shape[1]
+                self.cache.set_lengths(lengths)
+        finally:
+            self.cache.pack()
+        return out[:, 0]
+
     def _read(self, block: torch.Tensor, positions: torch.Tensor, ends: list[int], *, last: bool) -> torch.Tensor:
         """One prefill forward; returns logits (B, len(ends), V)."""
+        positions = positions.to(self.model.device)
         options: dict[str, Any] = {}
         if self._trims_prefill:
             options["logits_to_keep"] = 1 if last else torch.tensor(ends or [0], device=block.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -55,10 +56,14 @@ def _texts(model, prompts, seeds=None, **options):
 
 @pytest.fixture(params=[True, False], ids=["packed", "side_by_side"])
 def is_packed(request, monkeypatch):
-    """Rows whose drafts differ in size stand one behind the other in the forward, or all are filled up."""
-    from zerodraft.integrations.hf.target import Target
+    """Rows whose drafts differ in size stand one behind the other in the forward, or all are filled up.
 
-    monkeypatch.setattr(Target, "_packing_pays", lambda self, counts: request.param and len(set(counts)) > 1)
+    Prompts that differ in length likewise: read one by one, or side by side.
+    """
+    from zerodraft.integrations.hf import target
+
+    monkeypatch.setattr(target.Target, "_packing_pays", lambda self, counts: request.param and len(set(counts)) > 1)
+    monkeypatch.setattr(target, "FORWARD_FLOOR", 0 if request.param else 1000)
     return request.param
 
 
@@ -121,6 +126,32 @@ def test_a_row_costs_what_it_drafts(name, attention, is_packed):
             target.cache.keep_all([[0, *(node + 1 for node in taken)] for taken in paths])
             for text, draft, taken in zip(texts, drafts, paths):
                 text += [last, *draft.token_ids[taken].tolist()]
+
+
+def test_prompts_are_read_one_by_one_in_chunks(is_packed):
+    model, prompts = support.tiny("mistral"), _prompts()
+    ids, mask = _padded(prompts)
+    options = {"max_new_tokens": 12, "prefill_chunk_size": 7}
+    with _counted(model) as widths:
+        got, _ = support.ours(model, ids, support.silent(), attention_mask=mask, **options)
+    expected = [-(-length // 7) for length in LENGTHS] if is_packed else [5]
+    assert len(widths) == sum(expected) + 11
+    for row, p in zip(got, prompts):
+        alone = support.plain(model, p, max_new_tokens=12)[0, p.shape[1] :]
+        assert row[ids.shape[1] :].tolist() == alone.tolist()
+
+
+@contextlib.contextmanager
+def _counted(model):
+    """The widths of the model's forwards."""
+    widths = []
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    try:
+        yield widths
+    finally:
+        hook.remove()
 
 
 def test_rows_are_packed_where_that_computes_less():
