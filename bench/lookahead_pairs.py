@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--count", type=int, default=15, help="prompts of each kind, one pair for each")
     parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--kinds", default="chat,code")
+    parser.add_argument("--settings", default="copies,recycle,recycle+lookahead")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -52,9 +54,10 @@ def main() -> None:
     }
     options = {"max_new_tokens": args.new_tokens, "do_sample": False, "repetition_penalty": 1.0}
     rows = []
-    for kind in ("chat", "code"):
+    for kind in args.kinds.split(","):
         prompts = [torch.tensor([encode(loaded.tokenizer, entry)]) for entry in prompts_of(kind)[: args.count]]
-        for name, setting in settings.items():
+        for name in args.settings.split(","):
+            setting = settings[name]
             walls, cpus, same, tokens, forwards, reasons = [], [], 0, 0, 0, set()
             model.generate(prompts[0], **options)
             for ids in prompts:
