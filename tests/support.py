@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,6 +149,20 @@ def tiny_seq2seq(name: str) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(3.0)
     return model
+
+
+def bench_module(name: str) -> Any:
+    """A script of bench/ as a module; what stands beside it can be imported while it is loaded."""
+    folder = Path(__file__).resolve().parent.parent / "bench"
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location(f"bench_{name}", folder / f"{name}.py")
+        assert spec is not None and spec.loader is not None  # noqa: PT018
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+    return module
 
 
 def prompt(seed: int = 0, length: int = 12) -> Any:

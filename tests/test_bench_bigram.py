@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+import support
 
 
 @pytest.fixture(scope="module")
 def bigram() -> Any:
-    sys.path.insert(0, str(BENCH))
-    try:
-        spec = importlib.util.spec_from_file_location("bench_bigram", BENCH / "bigram.py")
-        assert spec is not None and spec.loader is not None  # noqa: PT018
-        module: ModuleType = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(BENCH))
-    return module
+    return support.bench_module("bigram")
 
 
 def test_its_distribution_is_that_of_the_counts(bigram: Any) -> None:

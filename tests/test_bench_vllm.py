@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+import support
 
 
 @pytest.fixture(scope="module")
 def check() -> Any:
-    sys.path.insert(0, str(BENCH))
-    try:
-        spec = importlib.util.spec_from_file_location("bench_vllm_check", BENCH / "vllm_check.py")
-        assert spec is not None and spec.loader is not None  # noqa: PT018
-        module: ModuleType = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(BENCH))
-    return module
+    return support.bench_module("vllm_check")
 
 
 def test_half_of_the_vocabulary_follows_the_cycle_and_the_other_half_the_attention(check: Any, tmp_path: Path) -> None:

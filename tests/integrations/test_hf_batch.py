@@ -132,13 +132,15 @@ def test_prompts_are_read_one_by_one_in_chunks(is_packed):
     model, prompts = support.tiny("mistral"), _prompts()
     ids, mask = _padded(prompts)
     options = {"max_new_tokens": 12, "prefill_chunk_size": 7}
+    texts = _texts(model, prompts, max_new_tokens=12)
+    drafter = _PerRow(zip(prompts, texts), lambda text: support.oracle(text, 4))
     with _counted(model) as widths:
-        got, _ = support.ours(model, ids, support.silent(), attention_mask=mask, **options)
+        got, stats = support.ours(model, ids, drafter, attention_mask=mask, **options)
     expected = [-(-length // 7) for length in LENGTHS] if is_packed else [5]
-    assert len(widths) == sum(expected) + 11
-    for row, p in zip(got, prompts):
-        alone = support.plain(model, p, max_new_tokens=12)[0, p.shape[1] :]
-        assert row[ids.shape[1] :].tolist() == alone.tolist()
+    assert stats.num_decode_forwards < 11
+    assert len(widths) == sum(expected) + stats.num_decode_forwards
+    for row, text, length in zip(got, texts, LENGTHS):
+        assert row[ids.shape[1] :].tolist() == text[length:].tolist()
 
 
 @contextlib.contextmanager
@@ -197,10 +199,16 @@ def test_rows_are_not_scaled_by_their_neighbours(rope_type):
             with pytest.raises(Unsupported, match="rows on both sides of position 24"):
                 support.ours(model, ids, support.silent(), **options)
             continue
-        got, _ = support.ours(model, ids, support.silent(), **options)
-        for row, p in zip(got, prompts):
-            expected = support.plain(model, p, max_new_tokens=new_tokens)[0, p.shape[1] :]
-            assert row[ids.shape[1] :].tolist() == expected.tolist()
+        texts = _texts(model, prompts, max_new_tokens=new_tokens)
+        got, stats = support.ours(
+            model, ids, _PerRow(zip(prompts, texts), lambda text: support.oracle(text, 3)), **options
+        )
+        if (
+            rope_type == "longrope" or max(lengths) + new_tokens <= 24
+        ):  # a dynamic scale is new at every length: no drafts
+            assert stats.num_decode_forwards < new_tokens - 1
+        for row, text, length in zip(got, texts, lengths):
+            assert row[ids.shape[1] :].tolist() == text[length:].tolist()
 
 
 def test_sixteen_rows_in_any_order():
