@@ -289,7 +289,7 @@ def test_moved_and_duplicated_blocks_of_a_prediction_are_found():
 def test_tables_cover_every_state_and_cannot_be_written():
     tables = DraftPolicy(max_draft_tokens=16).tables()
     assert isinstance(tables, Tables)
-    assert tables.breaks.shape == tables.prices.shape == (4, NUM_STATES)
+    assert tables.breaks.shape == tables.prices.shape == (7, NUM_STATES)
     assert tables.costs.shape == tables.slopes.shape == (18,)
     assert ((tables.breaks > 0) & (tables.breaks <= 1)).all()
     assert (tables.prices[:, 1:] > 0).all()
