@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import replay
 
+from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 
 MATCH_LENS = [1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512]
-SHARES = {"edits": 0.03, "agents": 0.03, "continuation": 0.2, "summaries": 0.74}
-NUM_KINDS, NUM_ROUNDS, PSEUDO_TOKENS = 7, 200, 5.0
+SHARES = {"edits": 0.04, "agents": 0.04, "continuation": 0.1, "summaries": 0.82}
+NUM_KINDS, NUM_ROUNDS, PSEUDO_TOKENS = 6, 200, 3.0
 
 
 def count_breaks(prompt, output, prediction) -> tuple[np.ndarray, np.ndarray]:
@@ -36,8 +37,11 @@ def count_breaks(prompt, output, prediction) -> tuple[np.ndarray, np.ndarray]:
         if best is not None:
             position, match_len, evidence = best
             is_right = bool(session.index.token_ids[position] == token)
-            # Other occurrences say much about a copy's first token and nothing about the next ones.
-            if position == running or evidence == "single":
+            # Other occurrences say much about a copy's first token and nothing about the next ones; where a replacement
+            # is known, that decides.
+            text = session.index.token_ids
+            is_site = replacing.find(text, len(text), session._replaced, position) > 0
+            if not is_site and (position == running or evidence == "single"):
                 bucket = int(np.searchsorted(MATCH_LENS, match_len, side="right")) - 1
                 counts[int(not is_right), bucket] += 1
             running = position + 1 if is_right else -1

@@ -20,15 +20,15 @@ from numba import carray, types
 
 from zerodraft.lookup import _ngram_core as ngram
 from zerodraft.lookup import _policy_core as rule
+from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup._address import at
-from zerodraft.lookup._jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
+from zerodraft.lookup._jit import I32, I32_2D, I64, I64_2D, READ_I32, READ_I32_2D, kernel
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 I32_3D: Final = types.Array(types.int32, 3, "C")
-I64_2D: Final = types.Array(types.int64, 2, "C")
 READ_I64: Final = types.Array(types.int64, 1, "C", readonly=True)
 READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
 
@@ -44,13 +44,14 @@ READ_F64_2D: Final = types.Array(types.float64, 2, "C", readonly=True)
     SETTINGS,
     WEIGHTS,
     FIRST,
+    REPLACED,
     EXPECTED,
     PRICES,
     COSTS,
     SLOPES,
     NUM_COSTS,
     NUM_ADDRESSES,
-) = range(17)
+) = range(18)
 HELD, BEFORE, SCRUBBED, NUM_DRAFTED, NUM_STATE = range(5)
 
 # What a row needs after a call. DONE: nothing, its draft is in the block of its line.
@@ -70,9 +71,20 @@ def same_tokens(rows: Ints, row: int, tokens: Ints, start: int, end: int) -> boo
     return bool(differ == 0)
 
 
+@kernel(types.boolean(READ_I32_2D, types.int64, types.int64, READ_I32, I32_2D, types.int64), uses=(rule,))
+def copied_here(rows: Ints, row: int, length: int, tokens: Ints, block: Ints, n: int) -> bool:
+    """True if the row itself holds every drafted token at the place that it was copied from, and what stands before."""
+    start, differ = np.int64(block[rule.ROW_ORIGIN, 0]), np.int32(0)
+    for i in range(n):
+        place = np.int64(block[rule.ROW_ORIGIN, i])
+        if place < length:  # else the copy went on into itself
+            differ |= rows[row, place] ^ block[rule.ROW_TOKEN, i]
+    return bool(differ == 0) and same_tokens(rows, row, tokens, max(0, start - TAIL), start)
+
+
 @kernel(
     types.int64(READ_I32_2D, types.int64, types.int64, types.int64, types.int64, I64, I64, I32_2D, READ_F64_2D),
-    uses=(ngram, rule),
+    uses=(ngram, rule, replacing),
 )
 def step_row(
     rows: Ints,
@@ -98,6 +110,7 @@ def step_row(
     settings = carray(at(addresses[SETTINGS]), (rule.NUM_SETTINGS,), np.int64)
     first = carray(at(addresses[FIRST]), (rule.NUM_FIRST,), np.int64)
     weights = carray(at(addresses[WEIGHTS]), (2, breaks.shape[0]), np.float64)
+    replaced = carray(at(addresses[REPLACED]), (replacing.NUM_ROWS, replacing.NUM_FIELDS), np.int64)
 
     num_known = meta[ngram.LENGTH]
     for i in range(num_known, length):
@@ -113,15 +126,15 @@ def step_row(
         if block[rule.ROW_TOKEN, num_agreed] != tokens[before + num_agreed]:
             break
         num_agreed += 1
-    agreed = 0
+    cursor = -1
     if first[rule.AT_LENGTH] == before:
-        agreed = rule.learn(tokens, length, True, first, breaks, weights)
-    if num_agreed:
+        cursor = rule.learn(tokens, length, True, first, breaks, weights, replaced)
+    if cursor >= 0:
+        settings[rule.POINTER] = cursor
+    elif num_agreed:
         origin = np.int64(block[rule.ROW_ORIGIN, num_agreed - 1])
         if 0 <= origin < length:
             settings[rule.POINTER] = origin + 1
-    elif agreed:
-        settings[rule.POINTER] = first[rule.POSITION] + agreed
     state[NUM_DRAFTED] = 0
     if room <= 0:
         state[HELD] = length
@@ -133,6 +146,7 @@ def step_row(
         tokens,
         links,
         settings,
+        replaced,
         weights,
         breaks,
         carray(at(addresses[PRICES]), breaks.shape, np.float64),
@@ -142,10 +156,8 @@ def step_row(
         first,
         carray(at(addresses[EXPECTED]), (2,), np.float64),
     )
-    if n:
-        start = np.int64(block[rule.ROW_ORIGIN, 0])
-        if not same_tokens(rows, row, tokens, max(0, start - TAIL), min(start + n, length)):
-            return LOST  # and HELD stays: what came then belongs to another text
+    if n and not copied_here(rows, row, length, tokens, block, n):
+        return LOST  # and HELD stays: what came then belongs to another text
     state[HELD], state[NUM_DRAFTED] = length, n
     return DONE
 
@@ -166,7 +178,7 @@ def step_row(
         I32_2D,
         I64,
     ),
-    uses=(ngram, rule),
+    uses=(ngram, rule, replacing),
 )
 def step_rows(
     rows: Ints,

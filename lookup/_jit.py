@@ -19,6 +19,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 I64 = types.Array(types.int64, 1, "C")
 I32 = types.Array(types.int32, 1, "C")
 I32_2D = types.Array(types.int32, 2, "C")
+I64_2D = types.Array(types.int64, 2, "C")
 READ_I32 = types.Array(types.int32, 1, "C", readonly=True)
 READ_I32_2D = types.Array(types.int32, 2, "C", readonly=True)
 

@@ -8,7 +8,7 @@ Arrays:
     slopes float64 (rows,)           slopes[r]: the least that each further position costs, on average, from r on.
     weights float64 (sources, kinds) log-probability, up to a constant, of each kind for copies from each source.
 
-The file imports no kernels of other files: numba's cache would not notice their changes.
+Beside the kernels of this file, ``propose`` and ``learn`` call those of ``_replacement_core``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from zerodraft.lookup._jit import I32_2D, I64, READ_I32, READ_I32_2D, kernel
+from zerodraft.lookup import _replacement_core as replacing
+from zerodraft.lookup._jit import I32_2D, I64, I64_2D, READ_I32, READ_I32_2D, kernel
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ WINDOW: Final = 128  # every position this close to the copy pointer is consider
 LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
 LONG_GRAM: Final = 4  # n of the longer of the two families of hash chains (_ngram_core.ORDER)
 SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the copy pointer decides
-MAX_COPIES: Final = 16  # most branches at the root
+MAX_COPIES: Final = 16  # most branches of a draft
 # Measured, the same in all kinds of text: what the other occurrences of a match say about the token that follows it
 # (not about the tokens after that). SINGLE, PAIR and MANY: one, two, three or more of them, all with this token.
 SINGLE, PAIR, MANY, CONTESTED, OUTVOTED = range(5)
@@ -52,8 +53,9 @@ MAX_DOUBT: Final = 6.0  # a kind this far below the best in log weight is ignore
 # settings int64: what the propose kernel is told about the session.
 LENGTH, POINTER, MIN_LEN, MAX_LEN, NUM_PREDICTED, MAX_NODES, MAX_DEPTH, NUM_COPIES, NUM_SETTINGS = range(9)
 # first int64: the best candidate of the last proposal (POSITION -1: none), which is compared with what came even if it
-# was not drafted.
-AT_LENGTH, POSITION, MATCH, SOURCE, EVIDENCE, NUM_FIRST = range(6)
+# was not drafted; and if all of what came was expected, GO_LENGTH tokens of text then, where that copy goes on: how many
+# tokens it has been right for, how many of a replacement are still to come, and where in the source it goes on then.
+AT_LENGTH, POSITION, MATCH, SOURCE, EVIDENCE, GO_LENGTH, GO_AT, GO_MATCH, GO_LEFT, GO_BACK, NUM_FIRST = range(11)
 EXPECTED_TOKENS, EXPECTED_COST = 0, 1
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE, NUM_ROWS = range(7)
 CONTEXT, PREDICTION = 0, 1
@@ -170,13 +172,14 @@ def weigh(tokens: Ints, position: int, match: int, others: Longs, other_lens: Lo
     return min(same, 3) - 1
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, I64, I64, I64, I64))
-def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Longs, evidence: Longs) -> int:
+@kernel(types.int64(READ_I32, READ_I32_2D, I64, I64, I64, I64, I64))
+def find_copies(tokens: Ints, links: Ints, settings: Longs, first: Longs, at: Longs, lens: Longs, evidence: Longs) -> int:
     """List the places where the text may be copied on from, best first, one per next token; return how many.
 
     Candidates are all positions within WINDOW of the pointer and the LIMIT newest occurrences of the last four tokens
     and of the last one; matches are capped at SCORE_CAP for the ranking and measured up to MAX_LEN afterwards. Where a
-    match reaches the cap near the pointer it is the only candidate: what else there is would not be worth a node.
+    match reaches the cap near the pointer it is the only candidate: what else there is would not be worth a node. The copy
+    that was right so far is as good as its run is long, replacements included, though the tokens there do not match.
     """
     length, pointer, min_len = settings[LENGTH], settings[POINTER], settings[MIN_LEN]
     if length < 2 or tokens[length - 1] < 0:
@@ -184,7 +187,11 @@ def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Lon
     cap = min(settings[MAX_LEN], SCORE_CAP)
     room = min(settings[NUM_COPIES], MAX_COPIES)
     newest = tokens[length - 1]
-    found = 0
+    found, going, run = 0, np.int64(-1), np.int64(0)
+    if first[GO_LENGTH] == length and first[GO_AT] < length and tokens[first[GO_AT]] >= 0:
+        going, run = first[GO_AT], min(first[GO_MATCH], settings[MAX_LEN])
+    if run >= min_len and run > 0:
+        found = add_copy(tokens, pointer, going, min(run, cap), found, room, at, lens)
     for distance in range(WINDOW + 1):
         if found and lens[0] == cap:
             break  # nothing farther away can be better
@@ -196,7 +203,7 @@ def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Lon
             if match >= min_len:
                 found = add_copy(tokens, pointer, position, match, found, room, at, lens)
     if found and lens[0] == cap:
-        lens[0] = match_length(tokens, length, at[0], settings[MAX_LEN])
+        lens[0] = max(match_length(tokens, length, at[0], settings[MAX_LEN]), run if at[0] == going else 0)
         evidence[0] = SINGLE
         return 1
     seen_at, seen_lens = np.empty((2, LIMIT), np.int64), np.empty((2, LIMIT), np.int64)
@@ -218,7 +225,7 @@ def find_copies(tokens: Ints, links: Ints, settings: Longs, at: Longs, lens: Lon
         family = 1 if lens[j] >= LONG_GRAM else 0  # the chain that holds everything matching as long as this one
         evidence[j] = weigh(tokens, at[j], lens[j], seen_at[family], seen_lens[family], num_seen[family])
         if lens[j] == SCORE_CAP:
-            lens[j] = match_length(tokens, length, at[j], settings[MAX_LEN])
+            lens[j] = max(match_length(tokens, length, at[j], settings[MAX_LEN]), run if at[j] == going else 0)
             evidence[j] = SINGLE
     return found
 
@@ -246,11 +253,90 @@ def believed(row: Floats, kinds: Longs, belief: Floats) -> int:
     return n
 
 
-@kernel(types.int64(READ_I32, READ_I32_2D, I64, F64_2D, READ_F64_2D, READ_F64_2D, READ_F64, READ_F64, I32_2D, I64, F64))
+# branches int64 (MAX_COPIES, NUM_BRANCH): the copy position of a branch, where it stands in the source, how many tokens
+# of a replacement it is still to draft before it goes on BACK in the source, where a replacement was considered last,
+# its last node, its depth, and its match length.
+AT, CURSOR, LEFT, BACK, SEEN, TIP, DEPTH, LENGTH_MATCHED, NUM_BRANCH = range(9)
+# stakes float64 (MAX_COPIES, 2 + kinds): probability and worth of a branch's next node, then its probability by kind.
+PROB, WORTH, BY_KIND = range(3)
+
+
+@kernel(types.int64(READ_I32, types.int64, I64_2D, types.int64))
+def next_token(tokens: Ints, length: int, branches: Longs, j: int) -> int:
+    """The token that a branch would draft next; past the text's end the copy goes on into itself."""
+    at, cursor = branches[j, AT], branches[j, CURSOR]
+    return np.int64(tokens[cursor if cursor < length else at + (cursor - at) % (length - at)])
+
+
+@kernel(
+    types.int64(
+        READ_I32, types.int64, I64_2D, types.int64, I32_2D, types.int64, types.int64, types.int64, types.int64, I64_2D, F64_2D
+    ),
+    uses=(replacing,),
+)
+def fork(
+    tokens: Ints,
+    length: int,
+    replaced: Longs,
+    row: int,
+    block: Ints,
+    n: int,
+    j: int,
+    found: int,
+    room: int,
+    branches: Longs,
+    stakes: Floats,
+) -> int:
+    """Draft both where branch ``j`` stands before tokens that were replaced before; return how many branches there are.
+
+    Where there is no room for another branch only the likelier of the two is drafted.
+    """
+    new_at, share = replaced[row, replacing.NEW_AT], replacing.chance(tokens, replaced, row, branches[j, CURSOR])
+    for node in range(n):
+        if block[ROW_PARENT, node] == branches[j, TIP] and block[ROW_TOKEN, node] == tokens[new_at]:
+            return found  # another copy said so already
+    for other in range(found):
+        if branches[other, TIP] == branches[j, TIP] and next_token(tokens, length, branches, other) == tokens[new_at]:
+            return found  # or is going to
+    to = j
+    if found < room:
+        to, found = found, found + 1
+        branches[to], stakes[to] = branches[j], stakes[j]
+        for k in range(stakes.shape[1]):
+            stakes[to, k] *= share
+            stakes[j, k] *= 1.0 - share
+    else:
+        for k in range(stakes.shape[1]):
+            stakes[j, k] *= max(share, 1.0 - share)
+        if share < 0.5:
+            return found
+    branches[to, BACK] = branches[j, CURSOR] + replaced[row, replacing.OLD_LEN]
+    branches[to, CURSOR], branches[to, LEFT] = new_at, replaced[row, replacing.NEW_LEN]
+    return found
+
+
+@kernel(
+    types.int64(
+        READ_I32,
+        READ_I32_2D,
+        I64,
+        I64_2D,
+        F64_2D,
+        READ_F64_2D,
+        READ_F64_2D,
+        READ_F64,
+        READ_F64,
+        I32_2D,
+        I64,
+        F64,
+    ),
+    uses=(replacing,),
+)
 def propose(
     tokens: Ints,
     links: Ints,
     settings: Longs,
+    replaced: Longs,
     weights: Floats,
     breaks: Floats,
     prices: Floats,
@@ -270,7 +356,7 @@ def propose(
     num_kinds, last = breaks.shape[0], breaks.shape[1] - 1
     at, lens = np.empty(MAX_COPIES, np.int64), np.empty(MAX_COPIES, np.int64)
     evidence = np.empty(MAX_COPIES, np.int64)
-    found = find_copies(tokens, links, settings, at, lens, evidence)
+    found = find_copies(tokens, links, settings, first, at, lens, evidence)
     length = settings[LENGTH]
     first[AT_LENGTH], first[POSITION] = length, -1
     expected[EXPECTED_TOKENS] = expected[EXPECTED_COST] = 1.0
@@ -279,9 +365,8 @@ def propose(
     first[POSITION], first[MATCH], first[EVIDENCE] = at[0], lens[0], evidence[0]
     first[SOURCE] = PREDICTION if at[0] < settings[NUM_PREDICTED] else CONTEXT
 
-    chance = np.empty((MAX_COPIES, num_kinds))  # that the candidate's next node is reached and right, by kind
-    prob, worth = np.empty(MAX_COPIES), np.empty(MAX_COPIES)
-    taken, tip = np.zeros(MAX_COPIES, np.int64), np.full(MAX_COPIES, -1, np.int64)
+    branches = np.zeros((MAX_COPIES, NUM_BRANCH), np.int64)
+    stakes = np.zeros((MAX_COPIES, BY_KIND + num_kinds))
     kinds, rest = np.empty(num_kinds, np.int64), np.empty(num_kinds)
     num_likely, total = believed(weights[first[SOURCE]], kinds, rest), 0.0
     for k in range(num_likely):
@@ -289,86 +374,138 @@ def propose(
     for k in range(num_likely):
         rest[k] /= total
     for j in range(found):
+        branches[j, AT] = branches[j, CURSOR] = at[j]
+        branches[j, SEEN] = branches[j, TIP] = -1
+        branches[j, LENGTH_MATCHED] = lens[j]
+        if first[GO_LENGTH] == length and first[GO_AT] == at[j]:
+            branches[j, LEFT], branches[j, BACK] = first[GO_LEFT], first[GO_BACK]
         state = min(lens[j], last)
         after = min(state + 1, last)
-        prob[j] = worth[j] = 0.0
         for k in range(num_likely):
             right = right_at_first(breaks[kinds[k], state], evidence[j]) / (1.0 + RANK_PENALTY * j)
-            chance[j, k] = rest[k] * right
-            rest[k] -= chance[j, k]
-            prob[j] += chance[j, k]
-            worth[j] += chance[j, k] * prices[kinds[k], after]
+            here = rest[k] * right
+            rest[k] -= here
+            stakes[j, BY_KIND + k] = here
+            stakes[j, PROB] += here
+            stakes[j, WORTH] += here * prices[kinds[k], after]
 
     probs = block[ROW_PROB].view(np.float32)
-    max_nodes = min(settings[MAX_NODES], block.shape[1])
-    expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = 1.0 + prob[0], costs[2]
+    max_nodes, room = min(settings[MAX_NODES], block.shape[1]), min(settings[NUM_COPIES], MAX_COPIES)
+    expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = 1.0 + stakes[0, PROB], costs[2]
     gain, tokens_then = 0.0, 1.0
     best_gain, best_n, best_any = MIN_GAIN, 0, -np.inf
     n = 0
     while n < max_nodes:
         best = -1
         for j in range(found):
-            if prob[j] >= MIN_PROB and taken[j] < settings[MAX_DEPTH] and (best < 0 or worth[j] > worth[best]):
-                best = j
+            if stakes[j, PROB] >= MIN_PROB and branches[j, DEPTH] < settings[MAX_DEPTH]:
+                if best < 0 or stakes[j, WORTH] > stakes[best, WORTH]:
+                    best = j
         if best < 0:
             break
-        if worth[best] * WORTH_FACTOR < slopes[1 + n]:
+        if stakes[best, WORTH] * WORTH_FACTOR < slopes[1 + n]:
             break  # worth only falls from here: whatever follows would not pay for its positions
-        depth = taken[best]
-        token = tokens[at[best] + depth % (length - at[best])]  # past its end the copy goes on into itself
+        branch = branches[best]
+        if branch[LEFT] == 0 and branch[SEEN] != branch[CURSOR]:
+            branch[SEEN] = branch[CURSOR]
+            row = replacing.find(tokens, length, replaced, branch[CURSOR])
+            if row:
+                found = fork(tokens, length, replaced, row, block, n, best, found, room, branches, stakes)
+                continue
+        token = next_token(tokens, length, branches, best)
         if token < 0:
-            prob[best] = 0.0  # a barrier: nothing to copy behind it
+            stakes[best, PROB] = 0.0  # a barrier: nothing to copy behind it
             continue
         block[ROW_TOKEN, n] = token
-        block[ROW_PARENT, n] = tip[best]
-        block[ROW_MATCH, n] = lens[best]
-        block[ROW_ORIGIN, n] = at[best] + depth
-        block[ROW_SOURCE, n] = PREDICTION if at[best] < settings[NUM_PREDICTED] else CONTEXT
-        probs[n] = prob[best]
-        tip[best] = n
-        taken[best] = depth + 1
+        block[ROW_PARENT, n] = branch[TIP]
+        block[ROW_MATCH, n] = branch[LENGTH_MATCHED]
+        block[ROW_ORIGIN, n] = branch[CURSOR]
+        block[ROW_SOURCE, n] = PREDICTION if branch[CURSOR] < settings[NUM_PREDICTED] else CONTEXT
+        probs[n] = stakes[best, PROB]
+        branch[TIP] = n
+        branch[DEPTH] += 1
+        branch[CURSOR] += 1
+        if branch[LEFT]:
+            branch[LEFT] -= 1
+            if branch[LEFT] == 0:
+                branch[CURSOR] = branch[BACK]
         n += 1
-        gain += worth[best] * WORTH_FACTOR
-        tokens_then += prob[best]
+        gain += stakes[best, WORTH] * WORTH_FACTOR
+        tokens_then += stakes[best, PROB]
         net = gain - (costs[1 + n] - costs[1])
         if net > best_any:
             best_any = net
             expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
         if net > best_gain:
             best_gain, best_n = net, n
-        state = min(lens[best] + depth + 1, last)
+        state = min(branch[LENGTH_MATCHED] + branch[DEPTH], last)
         after = min(state + 1, last)
-        prob[best] = worth[best] = 0.0
+        stakes[best, PROB] = stakes[best, WORTH] = 0.0
         for k in range(num_likely):
-            chance[best, k] *= 1.0 - breaks[kinds[k], state]
-            prob[best] += chance[best, k]
-            worth[best] += chance[best, k] * prices[kinds[k], after]
+            stakes[best, BY_KIND + k] *= 1.0 - breaks[kinds[k], state]
+            stakes[best, PROB] += stakes[best, BY_KIND + k]
+            stakes[best, WORTH] += stakes[best, BY_KIND + k] * prices[kinds[k], after]
     return best_n
 
 
-@kernel(types.int64(READ_I32, types.int64, types.boolean, I64, READ_F64_2D, F64_2D))
-def learn(tokens: Ints, length: int, may_break: bool, first: Longs, breaks: Floats, weights: Floats) -> int:
-    """Compare what came with the best candidate; shift belief among the kinds; return the number of tokens that agree.
+@kernel(types.int64(READ_I32, types.int64, types.int64, I64, I64_2D), uses=(replacing,))
+def resume(tokens: Ints, start: int, length: int, first: Longs, replaced: Longs) -> int:
+    """Where a watched site ends with the text, go on in its source from there; return where that is, else -1."""
+    there = replacing.close(tokens, start, length, replaced)
+    if there >= 0 and first[GO_LENGTH] != length:
+        first[GO_LENGTH], first[GO_AT], first[GO_MATCH], first[GO_LEFT] = length, there, replacing.RESUMED, 0
+        return there
+    return -1
 
-    ``tokens[first[AT_LENGTH] : length]`` came. A disagreement counts only if ``may_break``.
+
+@kernel(types.int64(READ_I32, types.int64, types.boolean, I64, READ_F64_2D, F64_2D, I64_2D), uses=(replacing,))
+def learn(
+    tokens: Ints, length: int, may_break: bool, first: Longs, breaks: Floats, weights: Floats, replaced: Longs
+) -> int:
+    """Compare what came with the best candidate: shift belief among the kinds, count replacements, watch for new ones.
+
+    ``tokens[first[AT_LENGTH] : length]`` came. A disagreement counts only if ``may_break``. Returns where the copy would
+    go on, -1 if not one token of it came.
     """
+    start = first[AT_LENGTH]
     if first[POSITION] < 0:
-        return 0
-    num_kinds, last = breaks.shape[0], breaks.shape[1] - 1
-    row = weights[first[SOURCE]]
-    start, agreed = first[AT_LENGTH], 0
-    for i in range(length - start):
-        same = tokens[first[POSITION] + i] == tokens[start + i]
-        if not same and not may_break:
+        return resume(tokens, start, length, first, replaced)
+    row, last = weights[first[SOURCE]], breaks.shape[1] - 1
+    cursor, i, n = first[POSITION], 0, length - start
+    site, begun, left, back = np.int64(-1), 0, np.int64(0), np.int64(0)
+    if first[GO_LENGTH] == start and first[GO_AT] == cursor:
+        left, back = first[GO_LEFT], first[GO_BACK]
+    while i < n:
+        known = 0 if left else replacing.find(tokens, start, replaced, cursor)
+        if known and tokens[start + i] == tokens[replaced[known, replacing.NEW_AT]]:
+            replacing.count(tokens, replaced, known, cursor, replacing.HITS)
+            site, begun, back = cursor, i, cursor + replaced[known, replacing.OLD_LEN]
+            cursor, left = replaced[known, replacing.NEW_AT], replaced[known, replacing.NEW_LEN]
+        is_same = tokens[cursor] == tokens[start + i]
+        if not is_same and not may_break:
             break
-        state = min(first[MATCH] + i, last)
-        for kind in range(num_kinds):
-            right = 1.0 - breaks[kind, state] if i else right_at_first(breaks[kind, state], first[EVIDENCE])
-            row[kind] += np.log(right if same else 1.0 - right)
-        if not same:
+        if left == 0:
+            if known and is_same:
+                replacing.count(tokens, replaced, known, cursor, replacing.MISSES)
+            state = min(first[MATCH] + i, last)
+            for kind in range(len(row)):
+                right = 1.0 - breaks[kind, state] if i else right_at_first(breaks[kind, state], first[EVIDENCE])
+                row[kind] += np.log(right if is_same else 1.0 - right)
+        if not is_same:
+            if left == 0 and first[MATCH] + i >= replacing.MIN_RUN:
+                replacing.watch(replaced, cursor, start + i)
+            elif left and site >= 0:
+                replacing.watch(replaced, site, start + begun)
             break
-        agreed += 1
+        i, cursor = i + 1, cursor + 1
+        if left:
+            left -= 1
+            if left == 0:
+                cursor = back
     floor = row.max() - MAX_DOUBT
-    for kind in range(num_kinds):
+    for kind in range(len(row)):
         row[kind] = max(row[kind], floor)
-    return agreed
+    first[GO_LENGTH] = length if i == n else -1
+    first[GO_AT], first[GO_MATCH], first[GO_LEFT], first[GO_BACK] = cursor, first[MATCH] + i, left, back
+    there = resume(tokens, start, length, first, replaced)
+    return there if there >= 0 else cursor if i else -1

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup import _policy_core as rule
+from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
 from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, Outcome, as_token_ids
@@ -202,6 +203,7 @@ class DraftSession:
         "_policy",
         "_prompt_start",
         "_recycled",
+        "_replaced",
         "_settings",
         "_shared",
         "_stood_down",
@@ -237,6 +239,7 @@ class DraftSession:
         self._is_finished = False
         self._weights = priors()[1].copy()  # beliefs of this request alone: nothing is learned across requests
         self._first = np.full(rule.NUM_FIRST, -1, np.int64)
+        self._replaced = np.zeros((replacing.NUM_ROWS, replacing.NUM_FIELDS), np.int64)
         self._expected = np.ones(2)
         self._stood_down = [0, 0, 0, 0.0, 0.0]  # steps, without a match, stood down; tokens and cost expected there
         self._settings = np.zeros(rule.NUM_SETTINGS, np.int64)
@@ -339,6 +342,7 @@ class DraftSession:
             index._tokens,
             index._links,
             settings,
+            self._replaced,
             self._weights,
             tables.breaks,
             tables.prices,
@@ -390,8 +394,7 @@ class DraftSession:
         before = len(self._index)
         self._index.extend(outcome.new_ids)
         length = len(self._index)
-        if self._first.item(rule.AT_LENGTH) == before:
-            self._learn(draft, outcome, length)
+        cursor = self._learn(draft, outcome, length) if self._first.item(rule.AT_LENGTH) == before else -1
         came = self._index._tokens[before:length]
         if self._tree is not None:
             self._tree.learn(came)
@@ -401,26 +404,28 @@ class DraftSession:
             is_adaptive = self._policy.length_factor is None
             context = self._index._tokens[:before]
             self._recycled.learn(context, draft, outcome, self._tables.costs if is_adaptive else None)
-        if 0 <= origin < length:
+        if cursor >= 0:
+            self._pointer = cursor
+        elif 0 <= origin < length:
             self._pointer = origin + 1
 
-    def _learn(self, draft: Draft, outcome: Outcome, length: int) -> None:
-        """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted."""
-        may_break = outcome.stop in ("rejected", "full")
-        agreed = _learn(self._index._tokens, length, may_break, self._first, self._tables.breaks, self._weights)
-        position = self._first.item(rule.POSITION)
-        if agreed and not outcome.path:
-            self._pointer = position + agreed
+    def _learn(self, draft: Draft, outcome: Outcome, length: int) -> int:
+        """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted.
+
+        Returns where that copy goes on; -1 if none of it came.
+        """
         tally = self._stood_down
         tally[0] += 1
-        if len(draft):
-            return
-        if position < 0:
+        if len(draft) == 0 and self._first.item(rule.POSITION) < 0:
             tally[1] += 1
-        else:
+        elif len(draft) == 0:
             tally[2] += 1
             tally[3] += self._expected.item(rule.EXPECTED_TOKENS)
             tally[4] += self._expected.item(rule.EXPECTED_COST)
+        may_break, weights = outcome.stop in ("rejected", "full"), self._weights
+        tokens, replaced = self._index._tokens, self._replaced
+        cursor: int = _learn(tokens, length, may_break, self._first, self._tables.breaks, weights, replaced)
+        return cursor
 
     def finish(self, remember: bool | Remember = False) -> None:
         """End the session; proposing or committing afterwards is an error. Finishing twice is not, and does nothing.

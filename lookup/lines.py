@@ -226,6 +226,7 @@ class SessionLines:
         to[core.META] = address_of(index._meta)
         to[core.SETTINGS] = address_of(session._settings)
         to[core.WEIGHTS] = address_of(session._weights)
+        to[core.REPLACED] = address_of(session._replaced)
         to[core.FIRST], to[core.EXPECTED] = address_of(session._first), address_of(session._expected)
 
     def _set_tables(self, num_rows: int, longest: int) -> None:

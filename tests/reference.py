@@ -5,6 +5,8 @@ Slow and obvious on purpose. Tests compare the fast code with this file, never t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 # ---- lookup: n-gram index, copy choice, session ----------------------------------------------------------------------
 
 BARRIER = -1
@@ -526,14 +528,31 @@ def tolls_and_prices(breaks: list[float], costs: list[float], max_nodes: int) ->
     return tolls, prices
 
 
+class Run(NamedTuple):
+    """A copy that was right so far: where it goes on, for how many tokens it was, what of a replacement is to come."""
+
+    length: int
+    at: int
+    match: int
+    left: int = 0
+    back: int = 0
+
+
 def find_copies(
-    tokens: list[int], pointer: int, window: int, limit: int, min_len: int, max_len: int, room: int
+    tokens: list[int], pointer: int, window: int, limit: int, min_len: int, max_len: int, room: int, run: Run
 ) -> list[tuple[int, int, int]]:
     """(position, match length, evidence) of the best place to copy from for each next token, best first."""
     from fractions import Fraction
 
     cap = min(max_len, 32)
     length_at = {p: match_length(tokens, p, cap) for p in range(1, len(tokens)) if tokens[p] != BARRIER}
+    going = run.at if run.length == len(tokens) and run.at in length_at and 0 < run.match >= min_len else -1
+    seen_at = dict(length_at)
+    if going >= 0:
+        length_at[going] = min(run.match, cap)
+
+    def whole_length(p: int) -> int:
+        return max(match_length(tokens, p, max_len), min(run.match, max_len) if p == going else 0)
 
     def score(p: int) -> tuple[Fraction, int]:
         return Fraction(32 ** length_at[p], 1 + abs(p - pointer)), p
@@ -545,18 +564,21 @@ def find_copies(
                 best.append(p)
         return best[:room]
 
-    near: set[int] = set()
+    near: set[int] = {going} - {-1}
     for distance in range(window + 1):
-        near |= {p for p in (pointer - distance, pointer + distance) if p in length_at}
         best = best_per_token(near)
         if best and length_at[best[0]] == cap:
-            return [(best[0], match_length(tokens, best[0], max_len), SINGLE)]
+            break
+        near |= {p for p in (pointer - distance, pointer + distance) if p in length_at}
+    best = best_per_token(near)
+    if best and length_at[best[0]] == cap:
+        return [(best[0], whole_length(best[0]), SINGLE)]
     ends = [p for p in range(1, len(tokens)) if match_length(tokens, p, 1)]
     newest = [p for p in ends[-limit:] if p in length_at]
     long = [p for p in [p for p in ends if match_length(tokens, p, LONG_GRAM) == LONG_GRAM][-limit:] if p in length_at]
     found = []
     for p in best_per_token({*near, *newest, *long}):
-        rivals = [q for q in (long if length_at[p] >= LONG_GRAM else newest) if q != p and length_at[q] >= length_at[p]]
+        rivals = [q for q in (long if length_at[p] >= LONG_GRAM else newest) if q != p and seen_at[q] >= length_at[p]]
         same = 1 + sum(tokens[q] == tokens[p] for q in rivals)
         different = sum(tokens[q] != tokens[p] for q in rivals)
         if length_at[p] == 32 or (not different and same == 1):
@@ -565,7 +587,7 @@ def find_copies(
             evidence = PAIR if same == 2 else MANY
         else:
             evidence = CONTESTED if same >= different else OUTVOTED
-        found.append((p, match_length(tokens, p, max_len) if length_at[p] == 32 else length_at[p], evidence))
+        found.append((p, whole_length(p) if length_at[p] == 32 else length_at[p], evidence))
     return found
 
 
@@ -583,6 +605,114 @@ def believed(log_weights: list[float], doubt: float = 6.0) -> dict[int, float]:
     return {kind: chance / sum(kept.values()) for kind, chance in kept.items()}
 
 
+class Replacement:
+    """What a text once had in place of what, after which token, and how often it was met again."""
+
+    def __init__(self, left: int, old: list[int], new: list[int], new_at: int) -> None:
+        self.left, self.old, self.new, self.new_at = left, old, new, new_at
+        self.hits, self.misses = 1, 0
+
+
+class Replacements:
+    """Replacements learned from one text: at most 16, a new one in the place of the oldest."""
+
+    def __init__(self) -> None:
+        self.run = Run(-1, -1, 0)
+        self.kept: list[Replacement] = []
+        self.num_kept = 0
+        self.site: tuple[int, int] | None = None
+        self.first = {False: [0.6, 1.4], True: [1.6, 0.4]}  # by "the same token stood before": hits, misses
+
+    def find(self, text: list[int], position: int) -> Replacement | None:
+        fitting = [r for r in self.kept if r.hits > r.misses and text[position : position + len(r.old)] == r.old]
+        return max(fitting, key=lambda r: len(r.old)) if position < len(text) and fitting else None
+
+    def _counts(self, r: Replacement, text: list[int], position: int) -> list[float] | None:
+        return self.first[text[position - 1] == r.left] if (r.hits, r.misses) == (1, 0) else None
+
+    def chance(self, r: Replacement, text: list[int], position: int) -> float:
+        counts = self._counts(r, text, position)
+        return counts[0] / sum(counts) if counts else (r.hits - 0.5) / (r.hits + 4 * r.misses)
+
+    def count(self, r: Replacement, text: list[int], position: int, is_hit: bool) -> None:
+        counts = self._counts(r, text, position)
+        if counts:
+            counts[0 if is_hit else 1] += 1
+        if is_hit:
+            r.hits += 1
+        else:
+            r.misses += 1
+
+    def watch(self, source: int, output: int) -> None:
+        self.site = self.site or (source, output)
+
+    def close(self, text: list[int], before: int) -> int:
+        """The site ends where two tokens of source and text agree again; returns where the copy goes on, or -1."""
+        there = self._closed(text, before)
+        if there >= 0 and self.run.length != len(text):
+            self.run = Run(len(text), there, 8)
+        return there
+
+    def _closed(self, text: list[int], before: int) -> int:
+        if self.site is None:
+            return -1
+        source, output = self.site
+        for end in range(max(before + 1, output + 2), len(text) + 1):
+            for there in range(source + 2, min(source + 16, output) + 1):
+                if BARRIER in text[source:there]:
+                    break
+                if text[there - 2 : there] == text[end - 2 : end]:
+                    self._keep(text, source, there - 2, output, end - 2)
+                    self.site = None
+                    return there if end == len(text) else -1
+        if len(text) - output > 24:
+            self.site = None
+        return -1
+
+    def _keep(self, text: list[int], source: int, source_end: int, output: int, output_end: int) -> None:
+        more = 2 if source == source_end or output == output_end else 0
+        old, new = text[source : source_end + more], text[output : output_end + more]
+        if max(len(old), len(new)) > 8:
+            return
+        made = Replacement(text[source - 1], old, new, output)
+        for place, r in enumerate(self.kept):
+            if r.old == old:
+                if r.new == new:
+                    r.hits += 1
+                else:
+                    self.kept[place] = made
+                return
+        place = self.num_kept % 16
+        self.num_kept += 1
+        self.kept[place : place + 1] = [made]
+
+
+class Branch:
+    """One way of drafting on: along a copy, or into a replacement and then on along the copy."""
+
+    def __init__(self, start: int, match: int, chances: dict[int, float]) -> None:
+        self.start, self.cursor, self.match, self.chances = start, start, match, chances
+        self.left, self.back, self.seen = 0, 0, -1
+        self.tip, self.depth = -1, 0
+
+    def token(self, text: list[int]) -> int:
+        at = self.cursor
+        return text[at] if at < len(text) else text[self.start + (at - self.start) % (len(text) - self.start)]
+
+    def into(self, r: Replacement) -> None:
+        self.back, self.cursor, self.left = self.cursor + len(r.old), r.new_at, len(r.new)
+
+    def go_on(self) -> None:
+        self.depth += 1
+        self.cursor += 1
+        self.left -= self.left > 0
+        if self.back and not self.left:
+            self.cursor, self.back = self.back, 0
+
+    def scaled(self, share: float) -> dict[int, float]:
+        return {kind: chance * share for kind, chance in self.chances.items()}
+
+
 def adaptive_draft(
     tokens: list[int],
     copies: list[tuple[int, int, int]],
@@ -592,46 +722,69 @@ def adaptive_draft(
     costs: list[float],
     max_nodes: int,
     max_depth: int,
+    replacements: Replacements,
+    max_branches: int,
 ) -> list[tuple[int, int, float, int, int]]:
     """Nodes (token, parent, probability, match length, origin), taken by worth as long as they pay."""
     last = len(breaks[0]) - 1
     least_slope = [
         min(((costs[k] - costs[r]) / (k - r) for k in range(r + 1, len(costs))), default=0.0) for r in range(len(costs))
     ]
-    rest, chances = dict(belief), []
-    for rank, (_, match, evidence) in enumerate(copies):
+    rest, branches = dict(belief), []
+    for rank, (position, match, evidence) in enumerate(copies):
         chance = {
             kind: rest[kind] * right_at_first(breaks[kind][min(match, last)], evidence) / (1 + 0.5 * rank)
             for kind in rest
         }
         rest = {kind: rest[kind] - chance[kind] for kind in rest}
-        chances.append(chance)
-    ways = [copy_on(tokens, p, max_depth) for p, _, _ in copies]
-    taken, tips = [0] * len(copies), [-1] * len(copies)
+        branches.append(Branch(position, match, chance))
+        if replacements.run.length == len(tokens) and replacements.run.at == position and replacements.run.left:
+            branches[-1].left, branches[-1].back = replacements.run.left, replacements.run.back
+
+    def worth(branch: Branch) -> float:
+        after = min(branch.match + branch.depth + 1, last)
+        return sum(chance * prices[kind][after] for kind, chance in branch.chances.items())
+
     nodes: list[tuple[int, int, float, int, int]] = []
     gain, best_gain, best_n = 0.0, 0.01, 0
     while len(nodes) < max_nodes:
-        open_ones = []
-        for j, (_, match, _) in enumerate(copies):
-            prob = sum(chances[j].values())
-            after = min(match + taken[j] + 1, last)
-            worth = sum(chance * prices[kind][after] for kind, chance in chances[j].items())
-            if prob >= 0.01 and taken[j] < max_depth and len(ways[j]) >= taken[j]:
-                open_ones.append((worth, -j, prob))
-        while open_ones and len(ways[-max(open_ones)[1]]) == taken[-max(open_ones)[1]]:
-            open_ones.remove(max(open_ones))  # a barrier: this copy ends
-        if not open_ones or max(open_ones)[0] * 1.1 < least_slope[1 + len(nodes)]:
+        open_ones = [b for b in branches if sum(b.chances.values()) >= 0.01 and b.depth < max_depth]
+        if not open_ones or max(map(worth, open_ones)) * 1.1 < least_slope[1 + len(nodes)]:
             break
-        worth, minus_j, prob = max(open_ones)
-        j = -minus_j
-        position, match, _ = copies[j]
-        nodes.append((ways[j][taken[j]], tips[j], prob, match, position + taken[j]))
-        tips[j] = len(nodes) - 1
-        taken[j] += 1
-        chances[j] = {
-            kind: chance * (1 - breaks[kind][min(match + taken[j], last)]) for kind, chance in chances[j].items()
-        }
-        gain += 1.1 * worth
+        branch = max(open_ones, key=worth)
+        if not branch.left and branch.seen != branch.cursor:
+            branch.seen = branch.cursor
+            r = replacements.find(tokens, branch.cursor)
+            if r is not None:
+                waiting = [b.token(tokens) for b in branches if b.tip == branch.tip]
+                drafted = [node[0] for node in nodes if node[1] == branch.tip]
+                if r.new[0] in waiting + drafted:
+                    continue
+                share = replacements.chance(r, tokens, branch.cursor)
+                if len(branches) < max_branches:
+                    other = Branch(branch.start, branch.match, branch.scaled(share))
+                    other.cursor, other.tip, other.depth, other.seen = (
+                        branch.cursor, branch.tip, branch.depth, branch.seen,
+                    )  # fmt: skip
+                    other.into(r)
+                    branches.append(other)
+                    branch.chances = branch.scaled(1 - share)
+                elif share < 0.5:
+                    branch.chances = branch.scaled(1 - share)
+                else:
+                    branch.chances = branch.scaled(share)
+                    branch.into(r)
+                continue
+        if branch.token(tokens) == BARRIER:
+            branch.chances = {}
+            continue
+        gain += 1.1 * worth(branch)
+        prob = sum(branch.chances.values())
+        nodes.append((branch.token(tokens), branch.tip, prob, branch.match, branch.cursor))
+        branch.tip = len(nodes) - 1
+        branch.go_on()
+        state = min(branch.match + branch.depth, last)
+        branch.chances = {kind: chance * (1 - breaks[kind][state]) for kind, chance in branch.chances.items()}
         net = gain - (costs[1 + len(nodes)] - costs[1])
         if net > best_gain:
             best_gain, best_n = net, len(nodes)
@@ -641,26 +794,52 @@ def adaptive_draft(
 def learned(
     log_weights: list[float],
     breaks: list[list[float]],
-    expected: list[int],
+    text: list[int],
     came: list[int],
-    match: int,
-    evidence: int,
+    copied: tuple[int, int, int],
     may_break: bool,
-) -> list[float]:
-    """Log weights of the kinds after a copy that promised ``expected`` met ``came``."""
+    replacements: Replacements,
+) -> tuple[list[float], int]:
+    """Log weights of the kinds after ``came`` followed ``text`` where a copy was expected, and where that goes on."""
     import math
 
+    position, match, evidence = copied
     weights, last = list(log_weights), len(breaks[0]) - 1
-    for i, (a, b) in enumerate(zip(expected, came)):
-        if a != b and not may_break:
+    whole, run = text + came, replacements.run
+    cursor, i, left, back, site = position, 0, 0, 0, None
+    if run.length == len(text) and run.at == position:
+        left, back = run.left, run.back
+    while i < len(came):
+        r = None if left else replacements.find(text, cursor)
+        if r is not None and came[i] == r.new[0]:
+            replacements.count(r, text, cursor, True)
+            site = (cursor, len(text) + i)
+            cursor, left, back = r.new_at, len(r.new), cursor + len(r.old)
+        is_same = whole[cursor] == came[i]
+        if not is_same and not may_break:
             break
-        for kind in range(len(weights)):
-            right = 1 - breaks[kind][min(match + i, last)]
-            right = right_at_first(1 - right, evidence) if i == 0 else right
-            weights[kind] += math.log(right if a == b else 1 - right)
-        if a != b:
+        if not left:
+            if r is not None and is_same:
+                replacements.count(r, text, cursor, False)
+            for kind in range(len(weights)):
+                right = 1 - breaks[kind][min(match + i, last)]
+                right = right_at_first(1 - right, evidence) if i == 0 else right
+                weights[kind] += math.log(right if is_same else 1 - right)
+        if not is_same:
+            if not left and match + i >= 4:
+                replacements.watch(cursor, len(text) + i)
+            if left and site is not None:
+                replacements.watch(*site)
             break
-    return [max(w, max(weights) - 6.0) for w in weights]
+        cursor, i = cursor + 1, i + 1
+        if left:
+            left -= 1
+            cursor = cursor if left else back
+    replacements.run = Run(len(whole) if i == len(came) else -1, cursor, match + i, left, back)
+    there = replacements.close(whole, len(text))
+    if there >= 0 and i < len(came):
+        cursor, i = there, 1
+    return [max(w, max(weights) - 6.0) for w in weights], cursor if i else -1
 
 
 # ---- lookup: recycled successors, Lookahead --------------------------------------------------------------------------

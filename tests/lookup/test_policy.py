@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.lookup import _policy_core as core
+from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
 from zerodraft.lookup.policy import NUM_STATES, DraftPolicy, Tables, priors
+from zerodraft.lookup.replay import walk_known
 
 small_text = st.lists(st.integers(0, 2), max_size=60)
 slopes = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=6)
@@ -34,7 +36,9 @@ STEEP = CostCurve([(1, 1.0), (2, 2.0)])
 GPU = CostCurve([(1, 1.0), (201, 2.0)])
 
 
-def expected_draft(session: DraftSession, policy: DraftPolicy, room: int, depth: int):
+def expected_draft(
+    session: DraftSession, policy: DraftPolicy, room: int, depth: int, replacements: reference.Replacements
+):
     tokens = session.index.token_ids.tolist()
     copies = reference.find_copies(
         tokens,
@@ -44,6 +48,7 @@ def expected_draft(session: DraftSession, policy: DraftPolicy, room: int, depth:
         policy.prompt_lookup_min,
         policy.prompt_lookup_max,
         policy.max_branches,
+        replacements.run,
     )
     if not copies or tokens[-1] < 0:
         return [], copies
@@ -60,6 +65,8 @@ def expected_draft(session: DraftSession, policy: DraftPolicy, room: int, depth:
         tables.costs.tolist(),
         room,
         min(depth, room),
+        replacements,
+        policy.max_branches,
     )
     return nodes, copies
 
@@ -67,6 +74,45 @@ def expected_draft(session: DraftSession, policy: DraftPolicy, room: int, depth:
 def accept(session: DraftSession, draft: Draft, path: tuple[int, ...], more: list[int], stop: str = "rejected") -> None:
     new_ids = (*draft.token_ids[list(path)].tolist(), *more)
     session.commit(draft, Outcome(path=path, new_ids=new_ids, stop=stop))
+
+
+class Beside:
+    """A session and its oracle: every step is compared."""
+
+    def __init__(self, policy: DraftPolicy, prompt: list[int], prediction: list[int]) -> None:
+        self.policy, self.session = policy, Drafter(policy=policy).begin(prompt, prediction)
+        self.replacements = reference.Replacements()
+        self._copies: list[tuple[int, int, int]] = []
+
+    def propose(self, room: int, depth: int) -> Draft:
+        draft = self.session.propose(room, depth)
+        nodes, self._copies = expected_draft(self.session, self.policy, room, depth, self.replacements)
+        assert draft.token_ids.tolist() == [node[0] for node in nodes]
+        assert draft.parents.tolist() == [node[1] for node in nodes]
+        assert draft.probs.tolist() == pytest.approx([node[2] for node in nodes], rel=1e-5)
+        assert draft.match_len.tolist() == [node[3] for node in nodes]
+        assert draft.origin.tolist() == [node[4] for node in nodes]
+        draft.check()
+        return draft
+
+    def accept(self, draft: Draft, path: tuple[int, ...], more: list[int], stop: str = "rejected") -> None:
+        session = self.session
+        weights, text = session._weights.copy(), session.index.token_ids.tolist()
+        accept(session, draft, path, more, stop)
+        came = session.index.token_ids.tolist()[len(text) :]
+        if not text or text[-1] < 0:
+            return
+        if not self._copies:
+            there = self.replacements.close(text + came, len(text))
+            assert there < 0 or session.copy_pointer == there
+            return
+        source = PREDICTION if self._copies[0][0] < session._num_predicted else CONTEXT
+        breaks = self.policy.tables(1, len(text)).breaks.tolist()
+        weights[source], cursor = reference.learned(
+            weights[source].tolist(), breaks, text, came, self._copies[0], stop != "length", self.replacements
+        )
+        assert session._weights == pytest.approx(weights)
+        assert cursor < 0 or session.copy_pointer == cursor
 
 
 @settings(deadline=None)
@@ -77,36 +123,81 @@ def accept(session: DraftSession, draft: Draft, path: tuple[int, ...], more: lis
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 3), st.integers(0, 2)), max_size=8),
 )
 def test_a_session_drafts_and_learns_what_the_oracle_does(prompt, prediction, policy, steps):
-    session = Drafter(policy=policy).begin(prompt, prediction)
+    both = Beside(policy, prompt, prediction)
     for room, depth, take, token in steps:
-        draft = session.propose(room, depth)
-        nodes, copies = expected_draft(session, policy, room, depth)
-        assert draft.token_ids.tolist() == [node[0] for node in nodes]
-        assert draft.parents.tolist() == [node[1] for node in nodes]
-        assert draft.probs.tolist() == pytest.approx([node[2] for node in nodes], rel=1e-5)
-        assert draft.match_len.tolist() == [node[3] for node in nodes]
-        assert draft.origin.tolist() == [node[4] for node in nodes]
-        draft.check()
-        path = list(range(len(draft)))
-        leaf = path[-1] if path and take else -1
+        draft = both.propose(room, depth)
+        leaf = len(draft) - 1 if len(draft) and take else -1
         path = []
         while leaf >= 0:  # accept the path to the last node, or nothing
             path.insert(0, leaf)
             leaf = int(draft.parents[leaf])
-        path = path[:take]
-        before, text = session._weights.copy(), session.index.token_ids.tolist()
-        accept(session, draft, tuple(path), [token])
-        came = session.index.token_ids.tolist()[len(text) :]
-        if copies and text and text[-1] >= 0:
-            position, match, evidence = copies[0]
-            source = PREDICTION if position < session._num_predicted else CONTEXT
-            promised = reference.copy_on(text, position, len(came))
-            if len(promised) == len(came):  # a barrier in between is a break like any other
-                tables = policy.tables(1, len(text))
-                before[source] = reference.learned(
-                    before[source].tolist(), tables.breaks.tolist(), promised, came, match, evidence, True
-                )
-                assert session._weights == pytest.approx(before)
+        both.accept(draft, tuple(path[:take]), [token])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=12), min_size=2, max_size=6),
+    st.lists(st.lists(st.integers(5, 7), min_size=0, max_size=4), min_size=1, max_size=3),
+    st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    st.sampled_from(["rejected", "rejected", "rejected", "length"]),
+    policies,
+)
+def test_texts_with_repeated_replacements_are_drafted_as_the_oracle_does(parts, news, choices, stop, policy):
+    """The old text: parts with a marked word between them; the new one has other words in the marked places."""
+    word = [8, 9]
+    old = [token for part in parts for token in (*part, *word)]
+    output: list[int] = []
+    for part, choice in zip(parts, choices):
+        output += [*part, *(news[choice] if choice < len(news) else word)]
+    both = Beside(policy, old, [])
+    at = 0
+    while at < len(output):
+        draft = both.propose(24, 24)
+        outcome = walk_known(draft, output, at)
+        both.accept(draft, outcome.path, list(outcome.new_ids[len(outcome.path) :]), stop)
+        at += len(outcome.new_ids)
+
+
+def replay_edit(old: list[int], new: list[int], **options) -> tuple[int, DraftSession]:
+    """Forwards for writing ``new`` after ``old``, and the session."""
+    session = Drafter(policy=DraftPolicy(cost=GPU, **options)).begin(old)
+    session.commit(Draft.empty(), Outcome(path=(), new_ids=(new[0],), stop="full"))
+    at, forwards = 1, 0
+    while at < len(new):
+        draft = session.propose(255, len(new) - at)
+        outcome = walk_known(draft, new, at)
+        session.commit(draft, outcome)
+        at, forwards = at + len(outcome.new_ids), forwards + 1
+    return forwards, session
+
+
+@pytest.mark.parametrize("options", [{}, {"max_branches": 1}], ids=["tree", "chain"])
+@pytest.mark.parametrize("renamed", [[7001], [7001, 7002, 7003], []], ids=["one token", "three", "left out"])
+def test_a_rename_is_learned_at_its_first_site(renamed, options):
+    rng = np.random.default_rng(0)
+    parts = rng.integers(0, 6000, (10, 30)).tolist()
+    old = [token for part in parts for token in (*part, 6500, 6501)]
+    new = [token for part in parts for token in (*part, *renamed, 6501)]
+    forwards, session = replay_edit(old, new, **options)
+    row = session._replaced[1]
+    tokens = session.index.token_ids.tolist()
+    more = [] if renamed else [6501, parts[1][0]]  # what is left out is known by the tokens behind it
+    assert tokens[row[replacing.OLD_AT] :][: row[replacing.OLD_LEN]] == [6500, *more]
+    assert tokens[row[replacing.NEW_AT] :][: row[replacing.NEW_LEN]] == [*renamed, *more]
+    if renamed:
+        assert session._replaced[0, replacing.COUNT] == 1
+        assert row[replacing.HITS] == 10
+        assert forwards < 12  # three at the first site, then hardly one per site
+
+
+def test_a_replacement_that_was_not_made_again_is_not_drafted_again():
+    rng = np.random.default_rng(1)
+    parts = rng.integers(0, 6000, (8, 30)).tolist()
+    old = [token for part in parts for token in (*part, 6500, 6501)]
+    new = [*parts[0], 7001, 6501, *old[32:]]
+    forwards, session = replay_edit(old, new)
+    assert session._replaced[1, [replacing.HITS, replacing.MISSES]].tolist() == [1, 1]
+    assert forwards < 10
 
 
 @settings(deadline=None, max_examples=30)
@@ -289,7 +380,7 @@ def test_moved_and_duplicated_blocks_of_a_prediction_are_found():
 def test_tables_cover_every_state_and_cannot_be_written():
     tables = DraftPolicy(max_draft_tokens=16).tables()
     assert isinstance(tables, Tables)
-    assert tables.breaks.shape == tables.prices.shape == (7, NUM_STATES)
+    assert tables.breaks.shape == tables.prices.shape == (6, NUM_STATES)
     assert tables.costs.shape == tables.slopes.shape == (18,)
     assert ((tables.breaks > 0) & (tables.breaks <= 1)).all()
     assert (tables.prices[:, 1:] > 0).all()
