@@ -71,7 +71,7 @@ def same_tokens(rows: Ints, row: int, tokens: Ints, start: int, end: int) -> boo
     return bool(differ == 0)
 
 
-@kernel(types.boolean(READ_I32_2D, types.int64, types.int64, READ_I32, I32_2D, types.int64), uses=(rule,))
+@kernel(types.boolean(READ_I32_2D, types.int64, types.int64, READ_I32, I32_2D, types.int64), uses=(rule, replacing))
 def copied_here(rows: Ints, row: int, length: int, tokens: Ints, block: Ints, n: int) -> bool:
     """True if the row itself holds every drafted token at the place that it was copied from, and what stands before."""
     start, differ = np.int64(block[rule.ROW_ORIGIN, 0]), np.int32(0)
@@ -245,7 +245,7 @@ def step_rows(
     return num_open
 
 
-@kernel(types.int64(READ_I32_2D, types.int64, I32_2D, I32), uses=(rule,))
+@kernel(types.int64(READ_I32_2D, types.int64, I32_2D, I32), uses=(rule, replacing))
 def keep_likeliest(tree: Ints, n: int, chain: Ints, drafted: Ints) -> int:
     """Copy the likeliest chain of a tree of ``n`` nodes: from the root down always to the likeliest child.
 

@@ -53,8 +53,8 @@ MAX_DOUBT: Final = 6.0  # a kind this far below the best in log weight is ignore
 # settings int64: what the propose kernel is told about the session.
 LENGTH, POINTER, MIN_LEN, MAX_LEN, NUM_PREDICTED, MAX_NODES, MAX_DEPTH, NUM_COPIES, NUM_SETTINGS = range(9)
 # first int64: the best candidate of the last proposal (POSITION -1: none), which is compared with what came even if it
-# was not drafted; and if all of what came was expected, GO_LENGTH tokens of text then, where that copy goes on: how many
-# tokens it has been right for, how many of a replacement are still to come, and where in the source it goes on then.
+# was not drafted; and if all that came was expected of it, where it goes on when the text is GO_LENGTH long: for how
+# many tokens it was right, how many of a replacement are still to come, and where in the source it goes on after those.
 AT_LENGTH, POSITION, MATCH, SOURCE, EVIDENCE, GO_LENGTH, GO_AT, GO_MATCH, GO_LEFT, GO_BACK, NUM_FIRST = range(11)
 EXPECTED_TOKENS, EXPECTED_COST = 0, 1
 ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE, NUM_ROWS = range(7)
@@ -173,13 +173,15 @@ def weigh(tokens: Ints, position: int, match: int, others: Longs, other_lens: Lo
 
 
 @kernel(types.int64(READ_I32, READ_I32_2D, I64, I64, I64, I64, I64))
-def find_copies(tokens: Ints, links: Ints, settings: Longs, first: Longs, at: Longs, lens: Longs, evidence: Longs) -> int:
+def find_copies(
+    tokens: Ints, links: Ints, settings: Longs, first: Longs, at: Longs, lens: Longs, evidence: Longs
+) -> int:
     """List the places where the text may be copied on from, best first, one per next token; return how many.
 
     Candidates are all positions within WINDOW of the pointer and the LIMIT newest occurrences of the last four tokens
     and of the last one; matches are capped at SCORE_CAP for the ranking and measured up to MAX_LEN afterwards. Where a
-    match reaches the cap near the pointer it is the only candidate: what else there is would not be worth a node. The copy
-    that was right so far is as good as its run is long, replacements included, though the tokens there do not match.
+    match reaches the cap near the pointer it is the only candidate: what else there is would not be worth a node. The
+    copy that was right so far is as good as its run is long, replacements included, though these tokens do not match.
     """
     length, pointer, min_len = settings[LENGTH], settings[POINTER], settings[MIN_LEN]
     if length < 2 or tokens[length - 1] < 0:
@@ -265,12 +267,24 @@ PROB, WORTH, BY_KIND = range(3)
 def next_token(tokens: Ints, length: int, branches: Longs, j: int) -> int:
     """The token that a branch would draft next; past the text's end the copy goes on into itself."""
     at, cursor = branches[j, AT], branches[j, CURSOR]
-    return np.int64(tokens[cursor if cursor < length else at + (cursor - at) % (length - at)])
+    place = cursor if cursor < length else at + (cursor - at) % (length - at)
+    token: int = np.int64(tokens[place])
+    return token
 
 
 @kernel(
     types.int64(
-        READ_I32, types.int64, I64_2D, types.int64, I32_2D, types.int64, types.int64, types.int64, types.int64, I64_2D, F64_2D
+        READ_I32,
+        types.int64,
+        I64_2D,
+        types.int64,
+        I32_2D,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        I64_2D,
+        F64_2D,
     ),
     uses=(replacing,),
 )
@@ -398,9 +412,9 @@ def propose(
     while n < max_nodes:
         best = -1
         for j in range(found):
-            if stakes[j, PROB] >= MIN_PROB and branches[j, DEPTH] < settings[MAX_DEPTH]:
-                if best < 0 or stakes[j, WORTH] > stakes[best, WORTH]:
-                    best = j
+            is_open = stakes[j, PROB] >= MIN_PROB and branches[j, DEPTH] < settings[MAX_DEPTH]
+            if is_open and (best < 0 or stakes[j, WORTH] > stakes[best, WORTH]):
+                best = j
         if best < 0:
             break
         if stakes[best, WORTH] * WORTH_FACTOR < slopes[1 + n]:
@@ -464,8 +478,8 @@ def learn(
 ) -> int:
     """Compare what came with the best candidate: shift belief among the kinds, count replacements, watch for new ones.
 
-    ``tokens[first[AT_LENGTH] : length]`` came. A disagreement counts only if ``may_break``. Returns where the copy would
-    go on, -1 if not one token of it came.
+    ``tokens[first[AT_LENGTH] : length]`` came. A disagreement counts only if ``may_break``. Returns where the copy goes
+    on, -1 if not one token of it came.
     """
     start = first[AT_LENGTH]
     if first[POSITION] < 0:

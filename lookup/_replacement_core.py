@@ -1,15 +1,15 @@
-"""Kernels that learn what an edit puts in place of what: where a copy meets the same tokens again, it may happen again.
+"""Kernels that learn what an edit puts in place of what: where a copy meets the same again, it may be replaced again.
 
-A copy breaks at a site: the source goes on with ``old`` tokens, the text with ``new`` ones, and then both with the same.
-The pair is kept. Copies that come to ``old`` tokens once more are drafted both ways (``_policy_core.propose``), and what
+A copy breaks at a site: its source goes on with old tokens, the text with new ones, and then both with the same. The
+pair is kept. Copies that come to the old tokens once more are drafted both ways (``_policy_core.propose``), and what
 came is counted (``_policy_core.learn``).
 
 Array ``replaced`` int64 (NUM_ROWS, NUM_FIELDS), all zero for a new session:
     replaced[0]       the site that is watched until source and text agree again: SOURCE, where the copy broke, OUTPUT,
-                      where the text went on (0: none); COUNT, how many replacements were ever kept, and FIRSTS, a bit for
-                      each first token of theirs modulo 64.
-    1 to NUM_KEPT     the kept ones, in a ring: where the old and the new tokens lie in the text, how many they are, and how
-                      often a copy that met the old ones went on with the new ones (HITS) or the old ones (MISSES).
+                      where the text went on (0: none); COUNT, how many replacements were ever kept, and FIRSTS, a bit
+                      for each first token of theirs modulo 64.
+    1 to NUM_KEPT     the kept ones, in a ring: where the old and the new tokens lie in the text, how many they are, and
+                      how often a copy that met the old ones went on with the new ones (HITS) or the old ones (MISSES).
     AFTER, AFTER + 1  HITS and MISSES of all of them when their old tokens were met for the first time, after another
                       token than at the site and after the same.
 Old and new tokens are at least one each, and the first ones differ.
@@ -52,10 +52,10 @@ def same(tokens: Ints, at: int, n: int, other_at: int, other_n: int) -> bool:
     """True if the text holds the same tokens in both places."""
     if n != other_n:
         return False
-    for i in range(n):
-        if tokens[at + i] != tokens[other_at + i]:
-            return False
-    return True
+    i = 0
+    while i < n and tokens[at + i] == tokens[other_at + i]:
+        i += 1
+    return i == n
 
 
 @kernel(types.int64(READ_I32, types.int64, I64_2D, types.int64))
@@ -86,9 +86,9 @@ def chance(tokens: Ints, replaced: Longs, row: int, position: int) -> float:
     """Probability that a replacement is made again at ``position``."""
     first = after(tokens, replaced, row, position)
     if first == 0:
-        return (replaced[row, HITS] - 0.5) / (replaced[row, HITS] + DOUBT * replaced[row, MISSES])
+        return float((replaced[row, HITS] - 0.5) / (replaced[row, HITS] + DOUBT * replaced[row, MISSES]))
     hits = replaced[first, HITS] + HITS_BEFORE[first - AFTER]
-    return hits / (hits + replaced[first, MISSES] + MISSES_BEFORE[first - AFTER])
+    return float(hits / (hits + replaced[first, MISSES] + MISSES_BEFORE[first - AFTER]))
 
 
 @kernel(types.void(READ_I32, I64_2D, types.int64, types.int64, types.int64))

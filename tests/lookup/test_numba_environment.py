@@ -6,6 +6,7 @@ What concerns the disk is tried on a core file of four tiny kernels, which compi
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -311,10 +312,58 @@ def test_a_kernel_refuses_other_types(site: Path) -> None:
     assert run(site, WRONG_TYPES) == "refused"
 
 
-def test_kernels_call_only_kernels_of_their_own_file() -> None:
-    """Numba's cache notices changes in the function's own file only. (The other files: instructions.)"""
-    for name in CORES:
-        text = (ROOT / "lookup" / f"{name}.py").read_text()
-        ours = [line for line in text.splitlines() if line.startswith(("from zerodraft", "import zerodraft"))]
-        allowed = tuple(f"from zerodraft.lookup.{name} import" for name in ("_jit", "_prefetch", "_address"))
-        assert all(line.startswith(allowed) for line in ours), ours
+def other_files(name: str) -> dict[str, str]:
+    """The other files of kernels that a file imports: file by the name it has there."""
+    tree = ast.parse((ROOT / "lookup" / f"{name}.py").read_text())
+    imports = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "zerodraft.lookup"
+    ]
+    return {alias.asname or alias.name: alias.name for node in imports for alias in node.names}
+
+
+def unnamed_uses(name: str) -> list[str]:
+    """Kernels that run code of another file, directly or through their own file, which their ``uses`` does not name."""
+    tree, others = ast.parse((ROOT / "lookup" / f"{name}.py").read_text()), other_files(name)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    def runs(function: str, seen: set[str]) -> set[str]:
+        names = {node.id for node in ast.walk(functions[function]) if isinstance(node, ast.Name)}
+        for called in names & set(functions) - seen:
+            names |= runs(called, seen | names & set(functions))
+        return names & set(others)
+
+    wrong = []
+    for function, node in functions.items():
+        named = {
+            n.id
+            for call in node.decorator_list
+            for keyword in getattr(call, "keywords", ())
+            if keyword.arg == "uses"
+            for n in ast.walk(keyword.value)
+            if isinstance(n, ast.Name)
+        }
+        needed = runs(function, {function})
+        behind = {file for alias in needed for file in other_files(others[alias]).values()}
+        files = {others[alias] for alias in named}
+        if not ({others[alias] for alias in needed} | behind) <= files | {name}:
+            wrong.append(f"{name}.{function}: needs {sorted(needed)} and {sorted(behind)}, names {sorted(files)}")
+    return wrong
+
+
+@pytest.mark.parametrize("name", [*CORES, "_batch_kernel"])
+def test_kernels_name_the_files_that_they_use(name: str) -> None:
+    """Numba's cache notices changes in the function's own file only, and in those named."""
+    assert unnamed_uses(name) == []
+
+
+def test_an_unnamed_file_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "lookup"
+    folder.mkdir()
+    (folder / "_a_core.py").write_text(
+        "from zerodraft.lookup import _b_core as b\n@kernel()\ndef f(x):\n    return g(x)\n"
+        "@kernel(uses=(b,))\ndef g(x):\n    return b.h(x)\n"
+    )
+    (folder / "_b_core.py").write_text("@kernel()\ndef h(x):\n    return x\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert unnamed_uses("_b_core") == []
+    assert unnamed_uses("_a_core") == ["_a_core.f: needs ['b'] and [], names []"]
