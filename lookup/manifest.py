@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zerodraft.lookup.segment_file import MemoryFileError
+from zerodraft.lookup.whole_file import PARTIAL, write_whole
 
 FORMAT: Final = "zerodraft-memory"
 VERSION: Final = 1
@@ -66,12 +67,7 @@ def write_manifest(directory: Path, entries: list[Entry]) -> None:
     """Replace the manifest as a whole; a crash leaves the old one or the new one. Call with the directory locked."""
     segments = [asdict(entry) for entry in entries]
     content = {"format": FORMAT, "version": VERSION, "segments": segments, "crc32": _sum(segments)}
-    partial = directory / f"{MANIFEST}.partial"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, directory / MANIFEST)
+    write_whole(directory / MANIFEST, json.dumps(content).encode())
     sync_directory(directory)
 
 
@@ -79,6 +75,13 @@ def recycler_path(directory: Path, namespace: str | None) -> Path:
     """Where the namespace's table of successors lies, if it has one; the name does not show the namespace."""
     name = b"" if namespace is None else b"=" + namespace.encode("utf-8", "surrogatepass")
     return directory / f"{hashlib.sha256(name).hexdigest()[:32]}.zdrec"
+
+
+def remove_recycler(directory: Path, namespace: str | None) -> None:
+    """Delete the namespace's table of successors, and what a writer that was killed left of one."""
+    path = recycler_path(directory, namespace)
+    path.unlink(missing_ok=True)
+    path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
 
 def sync_directory(directory: Path) -> None:
@@ -95,7 +98,7 @@ def remove_unlisted(directory: Path, entries: list[Entry]) -> None:
     """Delete segment files that no entry names: replaced ones, and what a killed writer left. Call when locked."""
     listed = {entry.name for entry in entries}
     for path in directory.iterdir():
-        if path.name not in listed and _NAME.fullmatch(path.name.removesuffix(".partial")):
+        if path.name not in listed and _NAME.fullmatch(path.name.removesuffix(PARTIAL)):
             with contextlib.suppress(PermissionError):  # Windows: still mapped by somebody; a later save removes it
                 path.unlink(missing_ok=True)
 

@@ -23,7 +23,7 @@ from zerodraft.lookup.manifest import (
     Entry,
     locked,
     read_manifest,
-    recycler_path,
+    remove_recycler,
     remove_unlisted,
     sync_directory,
     write_manifest,
@@ -389,7 +389,7 @@ class DraftMemory:
                 if segment.namespace != namespace:
                     shelf.append(segment)
             _list(directory, shelf)
-            recycler_path(directory, namespace).unlink(missing_ok=True)
+            remove_recycler(directory, namespace)
             self._show(list(shelf), _stamp_of(directory / MANIFEST), [])
 
     def _show(self, listed: list[Segment], stamp: tuple[int, int, int] | None, replaced: list[Segment]) -> None:

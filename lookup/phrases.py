@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from zerodraft.lookup.draft import BLOCK_ROWS, PHRASE, Draft, IntArray, as_token_ids
+from zerodraft.lookup.whole_file import write_whole
 
 FORMAT: Final = "zerodraft-phrases"
 VERSION: Final = 1
@@ -101,9 +102,7 @@ class PhraseBook:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the phrases as JSON, complete or not at all."""
         content = {"format": FORMAT, "version": VERSION, "min_match": self.min_match, "phrases": self.phrases}
-        partial = Path(f"{os.fspath(path)}.partial")
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(Path(path), json.dumps(content).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PhraseBook:

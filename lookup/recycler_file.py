@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Final
@@ -14,6 +12,7 @@ import numpy as np
 from zerodraft.lookup import _recycling_core as core
 from zerodraft.lookup.recycling import MAX_KEYS, Lists, TokenRecycler
 from zerodraft.lookup.segment_file import MemoryFileError
+from zerodraft.lookup.whole_file import write_whole
 
 MAGIC: Final = b"ZDRAFTRC"
 VERSION: Final = 1
@@ -23,7 +22,7 @@ _LIST: Final = np.dtype([("key", "<i8"), ("level", "<i4"), ("row", "<i4", (core.
 
 
 def write_recycler(path: Path, recycler: TokenRecycler) -> None:
-    """Write the table and replace what was at ``path``; a crash leaves the old file or the new one.
+    """Write the table and replace what was at ``path``. Call with the directory locked.
 
     Raises:
         OSError: it cannot be written; an old file is still there.
@@ -32,16 +31,7 @@ def write_recycler(path: Path, recycler: TokenRecycler) -> None:
     lists = np.empty(len(keys), _LIST)
     lists["key"], lists["level"], lists["row"] = keys, levels, rows
     content = counts.astype("<f8").tobytes() + lists.tobytes()
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_HEADER.pack(MAGIC, VERSION, zlib.crc32(content), len(lists)) + content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_whole(path, _HEADER.pack(MAGIC, VERSION, zlib.crc32(content), len(lists)), content)
 
 
 def read_recycler(path: Path, max_keys: int) -> TokenRecycler | None:

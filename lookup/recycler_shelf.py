@@ -6,7 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
-from zerodraft.lookup.manifest import recycler_path
+from zerodraft.lookup.manifest import locked, recycler_path, remove_recycler
 from zerodraft.lookup.recycler_file import read_recycler, write_recycler
 from zerodraft.lookup.recycling import TokenRecycler
 from zerodraft.lookup.segment_file import MemoryFileError
@@ -57,12 +57,13 @@ class RecyclerShelf:
             self._directory = directory or self._directory
             recyclers = list(self._recyclers.items())
         if self._directory is not None:
-            for namespace, recycler in recyclers:
-                write_recycler(recycler_path(self._directory, namespace), recycler)
+            with locked(self._directory):
+                for namespace, recycler in recyclers:
+                    write_recycler(recycler_path(self._directory, namespace), recycler)
 
     def clear(self, namespace: str | None) -> None:
         """Forget the table of one namespace, its file too; requests that are running keep theirs to the end."""
         with self._lock:
             self._recyclers.pop(namespace, None)
             if self._directory is not None:
-                recycler_path(self._directory, namespace).unlink(missing_ok=True)
+                remove_recycler(self._directory, namespace)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from zerodraft.lookup._ngram_core import BARRIER
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.segment import Segment
+from zerodraft.lookup.whole_file import write_whole
 
 MAGIC: Final = b"ZDRAFTSG"
 VERSION: Final = 1
@@ -107,13 +108,7 @@ def write_segment(path: Path, segment: Segment) -> int:
         data[at : at + array.nbytes] = array.tobytes()
     sums = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
     header = _header(segment, sums)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        file.write(header)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    write_whole(path, header, data)
     return len(header) + len(data)
 
 

@@ -17,6 +17,7 @@ from zerodraft.lookup.recycler_file import read_recycler, write_recycler
 from zerodraft.lookup.recycler_shelf import RecyclerShelf
 from zerodraft.lookup.recycling import TokenRecycler
 from zerodraft.lookup.segment_file import MemoryFileError
+from zerodraft.lookup.whole_file import PARTIAL
 
 TOPK = np.array([[5, 9, 2, 3, 4, 6, 7, 8]], np.int32)
 
@@ -168,8 +169,11 @@ def test_clearing_a_namespace_drops_its_successors(tmp_path, through):
     teach(drafter, "alice")
     teach(drafter, "bob")
     drafter.save()
+    partial = tmp_path / (recycler_path(tmp_path, "alice").name + PARTIAL)
+    partial.write_bytes(b"what a killed writer left")
     (drafter if through == "drafter" else drafter.memory).clear("alice")
     assert not recycler_path(tmp_path, "alice").exists()
+    assert not partial.exists()
     assert first_after_four(drafter_in(tmp_path), "alice") == []
     assert first_after_four(drafter_in(tmp_path), "bob") == [5, 9]
     if through == "drafter":
@@ -186,6 +190,16 @@ def test_a_damaged_table_is_logged_and_replaced(tmp_path, caplog):
     assert "not a table of successors" in caplog.text
     teach(again, "alice")
     again.save()
+    assert first_after_four(drafter_in(tmp_path), "alice") == [5, 9]
+
+
+def test_what_a_killed_writer_left_is_written_over(tmp_path):
+    drafter = drafter_in(tmp_path)
+    teach(drafter, "alice")
+    left = tmp_path / (recycler_path(tmp_path, "alice").name + PARTIAL)
+    left.write_bytes(b"half a table")
+    drafter.save()
+    assert not list(tmp_path.glob(f"*{PARTIAL}"))
     assert first_after_four(drafter_in(tmp_path), "alice") == [5, 9]
 
 
