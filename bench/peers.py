@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from zerodraft.lookup import _policy_core as core
 from zerodraft.lookup.draft import Draft, Outcome
-from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.drafter import Drafter, DraftSession
+from zerodraft.lookup.policy import DraftPolicy, priors
 
 
 class _NgramRule:
@@ -131,18 +132,28 @@ def suffix_decoding_rules(rule: Callable[..., Any]) -> list[Any]:
     ]
 
 
-def unlearning(policy: DraftPolicy) -> Callable[[Any], Any]:
-    """Sessions of the adaptive rule whose beliefs are put back to the priors after every step."""
+def forgetting(policy: DraftPolicy, forget: Callable[[DraftSession], None]) -> Callable[[Any], Any]:
+    """Sessions of the adaptive rule that forget something after every step."""
     drafter = Drafter(policy=policy)
 
     class Forgetful:
         def __init__(self, trace: Any) -> None:
             self.session = drafter.begin(trace.prompt)
-            self.priors = self.session._weights.copy()
             self.propose = self.session.propose
 
         def commit(self, draft: Draft, outcome: Outcome) -> None:
             self.session.commit(draft, outcome)
-            self.session._weights[:] = self.priors
+            forget(self.session)
 
     return Forgetful
+
+
+def beliefs(session: DraftSession) -> None:
+    """Forget what kind of text this is."""
+    session._weights[:] = priors()[1]
+
+
+def replacements(session: DraftSession) -> None:
+    """Forget what was replaced by what, and where the copy went on behind it."""
+    session._replaced[:] = 0
+    session._first[core.GO_LENGTH] = -1

@@ -157,7 +157,8 @@ def ablation_rules() -> list[Rule]:
             Rule("at most 127 nodes", ours(adaptive(curve, max_draft_tokens=127)), curve),
             Rule("matches from 2 tokens", ours(adaptive(curve, prompt_lookup_min=2)), curve),
             Rule("matches up to 64 tokens", ours(adaptive(curve, prompt_lookup_max=64)), curve),
-            Rule("nothing learned", peers.unlearning(adaptive(curve)), curve),
+            Rule("without replacements", peers.forgetting(adaptive(curve), peers.replacements), curve),
+            Rule("nothing learned", peers.forgetting(adaptive(curve), peers.beliefs), curve),
         ]
     return lines
 
