@@ -263,6 +263,73 @@ AT, CURSOR, LEFT, BACK, SEEN, TIP, DEPTH, LENGTH_MATCHED, NUM_BRANCH = range(9)
 PROB, WORTH, BY_KIND = range(3)
 
 
+@kernel(types.void(types.int64, READ_F64_2D, I64, F64))
+def add_up(state: int, prices: Floats, kinds: Longs, stake: Floats) -> None:
+    """Set probability and worth of a branch's next node, which follows ``state`` matched tokens."""
+    after = min(state + 1, prices.shape[1] - 1)
+    stake[PROB] = stake[WORTH] = 0.0
+    for k in range(len(kinds)):
+        stake[PROB] += stake[BY_KIND + k]
+        stake[WORTH] += stake[BY_KIND + k] * prices[kinds[k], after]
+
+
+@kernel(types.void(types.int64, I64, I64, I64, I64, READ_F64_2D, READ_F64_2D, I64, I64_2D, F64_2D))
+def open_branches(
+    found: int,
+    at: Longs,
+    lens: Longs,
+    evidence: Longs,
+    first: Longs,
+    breaks: Floats,
+    prices: Floats,
+    kinds: Longs,
+    branches: Longs,
+    stakes: Floats,
+) -> None:
+    """Make a branch of every copy that was found, best first; ``stakes[0]`` holds the belief in each of the kinds."""
+    last = breaks.shape[1] - 1
+    rest = stakes[0, BY_KIND : BY_KIND + len(kinds)].copy()
+    rest /= rest.sum()
+    for j in range(found):
+        branches[j, AT] = branches[j, CURSOR] = at[j]
+        branches[j, SEEN] = branches[j, TIP] = -1
+        branches[j, LENGTH_MATCHED] = lens[j]
+        if first[GO_LENGTH] == first[AT_LENGTH] and first[GO_AT] == at[j]:
+            branches[j, LEFT], branches[j, BACK] = first[GO_LEFT], first[GO_BACK]
+        state = min(lens[j], last)
+        for k in range(len(kinds)):
+            right = right_at_first(breaks[kinds[k], state], evidence[j]) / (1.0 + RANK_PENALTY * j)
+            stakes[j, BY_KIND + k] = rest[k] * right
+            rest[k] -= stakes[j, BY_KIND + k]
+        add_up(state, prices, kinds, stakes[j])
+
+
+@kernel(types.void(types.int64, READ_F64_2D, READ_F64_2D, I64, F64))
+def move_on(state: int, breaks: Floats, prices: Floats, kinds: Longs, stake: Floats) -> None:
+    """The stake of the node that follows one that matched as token number ``state``."""
+    state = min(state, breaks.shape[1] - 1)
+    for k in range(len(kinds)):
+        stake[BY_KIND + k] *= 1.0 - breaks[kinds[k], state]
+    add_up(state, prices, kinds, stake)
+
+
+@kernel(types.void(types.int64, types.int64, types.int64, I64, I32_2D))
+def add_node(token: int, num_predicted: int, n: int, branch: Longs, block: Ints) -> None:
+    """Write a branch's next node into column ``n``, its probability left out, and move the branch on."""
+    block[ROW_TOKEN, n] = token
+    block[ROW_PARENT, n] = branch[TIP]
+    block[ROW_MATCH, n] = branch[LENGTH_MATCHED]
+    block[ROW_ORIGIN, n] = branch[CURSOR]
+    block[ROW_SOURCE, n] = PREDICTION if branch[CURSOR] < num_predicted else CONTEXT
+    branch[TIP] = n
+    branch[DEPTH] += 1
+    branch[CURSOR] += 1
+    if branch[LEFT]:
+        branch[LEFT] -= 1
+        if branch[LEFT] == 0:
+            branch[CURSOR] = branch[BACK]
+
+
 @kernel(types.int64(READ_I32, types.int64, I64_2D, types.int64))
 def next_token(tokens: Ints, length: int, branches: Longs, j: int) -> int:
     """The token that a branch would draft next; past the text's end the copy goes on into itself."""
@@ -367,7 +434,6 @@ def propose(
     ``first`` gets the best candidate; ``expected`` the expected tokens and the cost of what was drafted or, where
     nothing was, of the best draft that did not pay.
     """
-    num_kinds, last = breaks.shape[0], breaks.shape[1] - 1
     at, lens = np.empty(MAX_COPIES, np.int64), np.empty(MAX_COPIES, np.int64)
     evidence = np.empty(MAX_COPIES, np.int64)
     found = find_copies(tokens, links, settings, first, at, lens, evidence)
@@ -379,29 +445,10 @@ def propose(
     first[POSITION], first[MATCH], first[EVIDENCE] = at[0], lens[0], evidence[0]
     first[SOURCE] = PREDICTION if at[0] < settings[NUM_PREDICTED] else CONTEXT
 
-    branches = np.zeros((MAX_COPIES, NUM_BRANCH), np.int64)
-    stakes = np.zeros((MAX_COPIES, BY_KIND + num_kinds))
-    kinds, rest = np.empty(num_kinds, np.int64), np.empty(num_kinds)
-    num_likely, total = believed(weights[first[SOURCE]], kinds, rest), 0.0
-    for k in range(num_likely):
-        total += rest[k]
-    for k in range(num_likely):
-        rest[k] /= total
-    for j in range(found):
-        branches[j, AT] = branches[j, CURSOR] = at[j]
-        branches[j, SEEN] = branches[j, TIP] = -1
-        branches[j, LENGTH_MATCHED] = lens[j]
-        if first[GO_LENGTH] == length and first[GO_AT] == at[j]:
-            branches[j, LEFT], branches[j, BACK] = first[GO_LEFT], first[GO_BACK]
-        state = min(lens[j], last)
-        after = min(state + 1, last)
-        for k in range(num_likely):
-            right = right_at_first(breaks[kinds[k], state], evidence[j]) / (1.0 + RANK_PENALTY * j)
-            here = rest[k] * right
-            rest[k] -= here
-            stakes[j, BY_KIND + k] = here
-            stakes[j, PROB] += here
-            stakes[j, WORTH] += here * prices[kinds[k], after]
+    branches, kinds = np.zeros((MAX_COPIES, NUM_BRANCH), np.int64), np.empty(breaks.shape[0], np.int64)
+    stakes = np.zeros((MAX_COPIES, BY_KIND + breaks.shape[0]))
+    num_likely = believed(weights[first[SOURCE]], kinds, stakes[0, BY_KIND:])
+    open_branches(found, at, lens, evidence, first, breaks, prices, kinds[:num_likely], branches, stakes)
 
     probs = block[ROW_PROB].view(np.float32)
     max_nodes, room = min(settings[MAX_NODES], block.shape[1]), min(settings[NUM_COPIES], MAX_COPIES)
@@ -430,19 +477,8 @@ def propose(
         if token < 0:
             stakes[best, PROB] = 0.0  # a barrier: nothing to copy behind it
             continue
-        block[ROW_TOKEN, n] = token
-        block[ROW_PARENT, n] = branch[TIP]
-        block[ROW_MATCH, n] = branch[LENGTH_MATCHED]
-        block[ROW_ORIGIN, n] = branch[CURSOR]
-        block[ROW_SOURCE, n] = PREDICTION if branch[CURSOR] < settings[NUM_PREDICTED] else CONTEXT
         probs[n] = stakes[best, PROB]
-        branch[TIP] = n
-        branch[DEPTH] += 1
-        branch[CURSOR] += 1
-        if branch[LEFT]:
-            branch[LEFT] -= 1
-            if branch[LEFT] == 0:
-                branch[CURSOR] = branch[BACK]
+        add_node(token, settings[NUM_PREDICTED], n, branch, block)
         n += 1
         gain += stakes[best, WORTH] * WORTH_FACTOR
         tokens_then += stakes[best, PROB]
@@ -452,13 +488,7 @@ def propose(
             expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
         if net > best_gain:
             best_gain, best_n = net, n
-        state = min(branch[LENGTH_MATCHED] + branch[DEPTH], last)
-        after = min(state + 1, last)
-        stakes[best, PROB] = stakes[best, WORTH] = 0.0
-        for k in range(num_likely):
-            stakes[best, BY_KIND + k] *= 1.0 - breaks[kinds[k], state]
-            stakes[best, PROB] += stakes[best, BY_KIND + k]
-            stakes[best, WORTH] += stakes[best, BY_KIND + k] * prices[kinds[k], after]
+        move_on(branch[LENGTH_MATCHED] + branch[DEPTH], breaks, prices, kinds[:num_likely], stakes[best])
     return best_n
 
 
