@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.lookup import _batch_kernel as core
+from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.lines import SessionLines
 from zerodraft.lookup.memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.replay import walk_known
 
 CHEAP = CostCurve([(1, 1.0), (201, 2.0)])
 LONG = CostCurve([(1, 1.0), (33, 2.0)], [(1, 1.0), (33, 3.0)], contexts=(16, 64))
@@ -81,6 +83,26 @@ def test_lines_draft_what_sessions_draft(prompts, news, cost, data):
         batch.step([[*draft.token_ids[:follow].tolist(), *ids] for draft, ids in zip(batch.drafts, new)][:3])
         if batch.lengths.max() > batch.width - 20:
             break
+
+
+def test_replacements_are_drafted_again_as_in_a_session():
+    """Two rows write the renamed text of their prompts, as far as it was drafted and one token more."""
+    rng = np.random.default_rng(3)
+    parts = rng.integers(0, 5000, (2, 8, 10)).tolist()
+    olds = [[token for part in of_row for token in (*part, 6000, 6001)] for of_row in parts]
+    news = [[token for part in of_row for token in (*part, 7000, 7001, 6001)] for of_row in parts]
+    batch = Batch(Drafter(policy=policy_of()), olds)
+    at, steps = [0, 0], 0
+    while min(at) < len(news[0]):
+        new = []
+        for row, (draft, text) in enumerate(zip(batch.drafts, news)):
+            outcome = walk_known(draft, text, at[row]) if at[row] < len(text) else None
+            new.append(list(outcome.new_ids) if outcome is not None else [1])
+            at[row] += len(new[-1])
+        batch.step(new)
+        steps += 1
+    assert [int(session._replaced[1, replacing.HITS]) for session in batch.sessions] == [8, 8]
+    assert steps < 0.3 * len(news[0])
 
 
 def test_long_texts_make_room_and_draft_the_same():
