@@ -99,6 +99,10 @@ def main() -> None:
             print(rows[-1], flush=True)
         written += [*rows, row_of_all(rows, args)]
         print(written[-1], measure.write_csv(f"edits_{args.dtype}", written), flush=True)
+    if "," in args.lines:
+        whole = row_of_all([entry for entry in written if not entry["file"].startswith("all")], args)
+        written.append(whole | {"lines": "all sizes"})
+        print(written[-1], measure.write_csv(f"edits_{args.dtype}", written))
 
 
 if __name__ == "__main__":
