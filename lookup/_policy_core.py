@@ -263,17 +263,7 @@ AT, CURSOR, LEFT, BACK, SEEN, TIP, DEPTH, LENGTH_MATCHED, NUM_BRANCH = range(9)
 PROB, WORTH, BY_KIND = range(3)
 
 
-@kernel(types.void(types.int64, READ_F64_2D, I64, F64))
-def add_up(state: int, prices: Floats, kinds: Longs, stake: Floats) -> None:
-    """Set probability and worth of a branch's next node, which follows ``state`` matched tokens."""
-    after = min(state + 1, prices.shape[1] - 1)
-    stake[PROB] = stake[WORTH] = 0.0
-    for k in range(len(kinds)):
-        stake[PROB] += stake[BY_KIND + k]
-        stake[WORTH] += stake[BY_KIND + k] * prices[kinds[k], after]
-
-
-@kernel(types.void(types.int64, I64, I64, I64, I64, READ_F64_2D, READ_F64_2D, I64, I64_2D, F64_2D))
+@kernel(types.void(types.int64, I64, I64, I64, I64, READ_F64_2D, READ_F64_2D, I64, types.int64, I64_2D, F64_2D))
 def open_branches(
     found: int,
     at: Longs,
@@ -283,13 +273,19 @@ def open_branches(
     breaks: Floats,
     prices: Floats,
     kinds: Longs,
+    num_likely: int,
     branches: Longs,
     stakes: Floats,
 ) -> None:
     """Make a branch of every copy that was found, best first; ``stakes[0]`` holds the belief in each of the kinds."""
     last = breaks.shape[1] - 1
-    rest = stakes[0, BY_KIND : BY_KIND + len(kinds)].copy()
-    rest /= rest.sum()
+    rest, total = np.empty(num_likely), 0.0
+    for k in range(num_likely):
+        rest[k] = stakes[0, BY_KIND + k]
+        total += rest[k]
+        stakes[0, BY_KIND + k] = 0.0
+    for k in range(num_likely):
+        rest[k] /= total
     for j in range(found):
         branches[j, AT] = branches[j, CURSOR] = at[j]
         branches[j, SEEN] = branches[j, TIP] = -1
@@ -297,37 +293,30 @@ def open_branches(
         if first[GO_LENGTH] == first[AT_LENGTH] and first[GO_AT] == at[j]:
             branches[j, LEFT], branches[j, BACK] = first[GO_LEFT], first[GO_BACK]
         state = min(lens[j], last)
-        for k in range(len(kinds)):
+        for k in range(num_likely):
             right = right_at_first(breaks[kinds[k], state], evidence[j]) / (1.0 + RANK_PENALTY * j)
-            stakes[j, BY_KIND + k] = rest[k] * right
-            rest[k] -= stakes[j, BY_KIND + k]
-        add_up(state, prices, kinds, stakes[j])
+            stake = rest[k] * right
+            rest[k] -= stake
+            stakes[j, BY_KIND + k] = stake
+            stakes[j, PROB] += stake
+            stakes[j, WORTH] += stake * prices[kinds[k], min(state + 1, last)]
 
 
-@kernel(types.void(types.int64, READ_F64_2D, READ_F64_2D, I64, F64))
-def move_on(state: int, breaks: Floats, prices: Floats, kinds: Longs, stake: Floats) -> None:
-    """The stake of the node that follows one that matched as token number ``state``."""
-    state = min(state, breaks.shape[1] - 1)
-    for k in range(len(kinds)):
-        stake[BY_KIND + k] *= 1.0 - breaks[kinds[k], state]
-    add_up(state, prices, kinds, stake)
-
-
-@kernel(types.void(types.int64, types.int64, types.int64, I64, I32_2D))
-def add_node(token: int, num_predicted: int, n: int, branch: Longs, block: Ints) -> None:
+@kernel(types.void(types.int64, types.int64, types.int64, I64_2D, types.int64, I32_2D))
+def add_node(token: int, num_predicted: int, n: int, branches: Longs, j: int, block: Ints) -> None:
     """Write a branch's next node into column ``n``, its probability left out, and move the branch on."""
     block[ROW_TOKEN, n] = token
-    block[ROW_PARENT, n] = branch[TIP]
-    block[ROW_MATCH, n] = branch[LENGTH_MATCHED]
-    block[ROW_ORIGIN, n] = branch[CURSOR]
-    block[ROW_SOURCE, n] = PREDICTION if branch[CURSOR] < num_predicted else CONTEXT
-    branch[TIP] = n
-    branch[DEPTH] += 1
-    branch[CURSOR] += 1
-    if branch[LEFT]:
-        branch[LEFT] -= 1
-        if branch[LEFT] == 0:
-            branch[CURSOR] = branch[BACK]
+    block[ROW_PARENT, n] = branches[j, TIP]
+    block[ROW_MATCH, n] = branches[j, LENGTH_MATCHED]
+    block[ROW_ORIGIN, n] = branches[j, CURSOR]
+    block[ROW_SOURCE, n] = PREDICTION if branches[j, CURSOR] < num_predicted else CONTEXT
+    branches[j, TIP] = n
+    branches[j, DEPTH] += 1
+    branches[j, CURSOR] += 1
+    if branches[j, LEFT]:
+        branches[j, LEFT] -= 1
+        if branches[j, LEFT] == 0:
+            branches[j, CURSOR] = branches[j, BACK]
 
 
 @kernel(types.int64(READ_I32, types.int64, I64_2D, types.int64))
@@ -448,14 +437,14 @@ def propose(
     branches, kinds = np.zeros((MAX_COPIES, NUM_BRANCH), np.int64), np.empty(breaks.shape[0], np.int64)
     stakes = np.zeros((MAX_COPIES, BY_KIND + breaks.shape[0]))
     num_likely = believed(weights[first[SOURCE]], kinds, stakes[0, BY_KIND:])
-    open_branches(found, at, lens, evidence, first, breaks, prices, kinds[:num_likely], branches, stakes)
+    open_branches(found, at, lens, evidence, first, breaks, prices, kinds, num_likely, branches, stakes)
 
     probs = block[ROW_PROB].view(np.float32)
     max_nodes, room = min(settings[MAX_NODES], block.shape[1]), min(settings[NUM_COPIES], MAX_COPIES)
     expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = 1.0 + stakes[0, PROB], costs[2]
     gain, tokens_then = 0.0, 1.0
     best_gain, best_n, best_any = MIN_GAIN, 0, -np.inf
-    n = 0
+    n, last = 0, breaks.shape[1] - 1
     while n < max_nodes:
         best = -1
         for j in range(found):
@@ -466,19 +455,19 @@ def propose(
             break
         if stakes[best, WORTH] * WORTH_FACTOR < slopes[1 + n]:
             break  # worth only falls from here: whatever follows would not pay for its positions
-        branch = branches[best]
-        if branch[LEFT] == 0 and branch[SEEN] != branch[CURSOR]:
-            branch[SEEN] = branch[CURSOR]
-            row = replacing.find(tokens, length, replaced, branch[CURSOR])
+        cursor = branches[best, CURSOR]
+        if replaced[0, replacing.COUNT] and branches[best, LEFT] == 0 and branches[best, SEEN] != cursor:
+            branches[best, SEEN] = cursor
+            row = replacing.find(tokens, length, replaced, cursor)
             if row:
                 found = fork(tokens, length, replaced, row, block, n, best, found, room, branches, stakes)
                 continue
-        token = next_token(tokens, length, branches, best)
+        token = np.int64(tokens[cursor]) if cursor < length else next_token(tokens, length, branches, best)
         if token < 0:
             stakes[best, PROB] = 0.0  # a barrier: nothing to copy behind it
             continue
         probs[n] = stakes[best, PROB]
-        add_node(token, settings[NUM_PREDICTED], n, branch, block)
+        add_node(token, settings[NUM_PREDICTED], n, branches, best, block)
         n += 1
         gain += stakes[best, WORTH] * WORTH_FACTOR
         tokens_then += stakes[best, PROB]
@@ -488,7 +477,14 @@ def propose(
             expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
         if net > best_gain:
             best_gain, best_n = net, n
-        move_on(branch[LENGTH_MATCHED] + branch[DEPTH], breaks, prices, kinds[:num_likely], stakes[best])
+        state = min(branches[best, LENGTH_MATCHED] + branches[best, DEPTH], last)
+        after, prob, worth = min(state + 1, last), 0.0, 0.0
+        for k in range(num_likely):  # here, not in a kernel of its own: a call per node would take as long as the rest
+            stake = stakes[best, BY_KIND + k] * (1.0 - breaks[kinds[k], state])
+            stakes[best, BY_KIND + k] = stake
+            prob += stake
+            worth += stake * prices[kinds[k], after]
+        stakes[best, PROB], stakes[best, WORTH] = prob, worth
     return best_n
 
 
