@@ -162,7 +162,7 @@ def test_every_request_drafts_as_a_session_of_its_own(disturb):
     drafted, sessions = play(engine, random.Random(5), disturb)
     assert drafted > 300
     assert engine.rows.counts["texts"] == len(sessions)  # none was ever begun twice
-    assert (engine.rows.counts["texts_found_again"] > 100) == disturb
+    assert (engine.rows.counts["texts_found_again"] > 50) == disturb
 
 
 def test_a_row_that_stays_is_read_only_where_it_is_new_or_drafted_from():
