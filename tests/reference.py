@@ -1021,12 +1021,16 @@ class EngineBatch:
         return [len(self.requests[number]) for number in self.order]
 
 
-def copies_own_text(text: list[int], draft: list[int], most: int = 5) -> bool:
-    """True if the draft is made of few stretches of the text: a copy, what replaced something, the copy again, ....
+def copies_own_text(text: list[int], draft: list[int]) -> bool:
+    """True if the draft goes on as some earlier occurrence of the text's last token does, past the end into itself."""
+    for start in range(1, len(text)):
+        if text[start - 1] == text[-1] and copy_on(text, start, len(draft)) == draft:
+            return True
+    return not draft
 
-    A stretch may run past the end of the text, into itself. The first one goes on after an occurrence of the last token,
-    or where a copy goes on behind a replacement.
-    """
+
+def num_stretches(text: list[int], draft: list[int]) -> int:
+    """Of how few stretches of the text, which may run past its end into themselves, the draft is made; 99: of none."""
     whole, place, stretches = text + draft, len(text), 0
     while place < len(whole):
         longest = 0
@@ -1036,6 +1040,6 @@ def copies_own_text(text: list[int], draft: list[int], most: int = 5) -> bool:
                 length += 1
             longest = max(longest, length)
         if longest == 0:
-            return False
+            return 99
         place, stretches = place + longest, stretches + 1
-    return stretches <= most
+    return stretches

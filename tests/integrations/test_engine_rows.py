@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from zerodraft.integrations.engine_rows import EngineRows
 from zerodraft.lookup import _batch_kernel as core
+from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
@@ -47,6 +48,11 @@ class Engine:
             self.drafts = self.rows.step(new, lengths, buffer)
             assert len(self.drafts) == len(new)
         return self.drafts
+
+    def has_replacements(self, number: int) -> bool:
+        """Whether the request's session has seen one token replaced by another."""
+        line = int(self.rows._row_lines[self.batch.order.index(number)])
+        return line >= 0 and bool(self.rows._lines._session(line)._replaced[0, replacing.COUNT])
 
     def follow(self, rng: random.Random, vocabulary: int) -> list[list[int]]:
         """New tokens for every row: as drafted for a while, then a token of its own."""
@@ -111,7 +117,10 @@ def test_no_row_ever_drafts_from_another_rows_text(seed, actions, vocabulary):
             assert len(draft) <= MOST
             assert not draft or len(text) + len(draft) + 1 <= WIDTH
             assert ids or not draft
-            assert reference.copies_own_text(text, draft), (text, draft)
+            if engine.has_replacements(number):  # a copy, what replaced something, the copy again, and once more
+                assert reference.num_stretches(text, draft) <= 5, (text, draft)
+            else:
+                assert reference.copies_own_text(text, draft), (text, draft)
     assert engine.rows.counts["odd_rows"] == 0
     assert engine.rows.num_sessions <= 2 * MAX_ROWS
     engine.rows.close()
