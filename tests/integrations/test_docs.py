@@ -35,7 +35,7 @@ NOT_AS_WRITTEN: list[tuple[str, str, list[str]]] = [
     (r"pip install .*", "downloads; CI's own environment is made by the same command in the Makefile", []),
     (r"make bench", "needs the extra bench, which CI leaves out, and half a minute", ["make --dry-run bench"]),
     (r"make test-vllm", "minutes, and 3.5 GB once; a run of its own", ["make --dry-run test-vllm"]),
-    (r"python bench/replicas\.py", "two minutes", ["python bench/replicas.py --seconds 14 --cap 30000"]),
+    (r"python bench/replicas\.py", "two minutes", ["python bench/replicas.py --seconds 7 --cap 30000"]),
     (r"make soak", "ten minutes; tests/lookup/test_soak.py runs it in small", ["make --dry-run soak"]),
     (r"(vllm|python bench/vllm_check\.py).*", "needs vLLM, minutes and 3.5 GB to install", []),
     (r"bench/gpu\.sh.*", "needs a GPU, or minutes without; tests/test_bench_gpu.py runs it in small", []),
