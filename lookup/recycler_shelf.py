@@ -65,5 +65,6 @@ class RecyclerShelf:
         """Forget the table of one namespace, its file too; requests that are running keep theirs to the end."""
         with self._lock:
             self._recyclers.pop(namespace, None)
-            if self._directory is not None:
-                remove_recycler(self._directory, namespace)
+            if self._directory is not None and self._directory.is_dir():
+                with locked(self._directory):  # what another process is writing just now is not taken away from it
+                    remove_recycler(self._directory, namespace)
