@@ -47,6 +47,7 @@ RIGHT_IF_OUTVOTED: Final = 0.2  # most others go on differently
 RANK_PENALTY: Final = 0.5  # after j better candidates failed, one holds 1 / (1 + j / 2) of its usual chance
 MIN_PROB: Final = 0.01  # a node less likely than this is never drafted: no curve is measured that finely
 MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
+MIN_RATE: Final = 1.05  # where no draft pays by price, one is taken if it brings more than this many tokens per cost
 WORTH_FACTOR: Final = 1.1  # drafting slightly too much costs less than slightly too little
 MAX_DOUBT: Final = 6.0  # a kind this far below the best in log weight is ignored, but falls no further: text changes
 
@@ -420,6 +421,8 @@ def propose(
 
     Every node is worth the probability that it is reached and right times the price of its token. Nodes are taken by
     worth, parents first; the draft ends where the sum of their worth exceeds the extra cost of the forward most.
+    Where none does, the draft with the most expected tokens per cost is taken if they are more than ``MIN_RATE``: prices
+    hope for a cheaper draft later, which a fork ahead can forbid for as long as the copy lasts.
     ``first`` gets the best candidate; ``expected`` the expected tokens and the cost of what was drafted or, where
     nothing was, of the best draft that did not pay.
     """
@@ -444,6 +447,7 @@ def propose(
     expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = 1.0 + stakes[0, PROB], costs[2]
     gain, tokens_then = 0.0, 1.0
     best_gain, best_n, best_any = MIN_GAIN, 0, -np.inf
+    best_rate, rate_n = MIN_RATE, 0
     n, last = 0, breaks.shape[1] - 1
     while n < max_nodes:
         best = -1
@@ -477,6 +481,8 @@ def propose(
             expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = tokens_then, costs[1 + n]
         if net > best_gain:
             best_gain, best_n = net, n
+        if tokens_then > best_rate * costs[1 + n]:
+            best_rate, rate_n = tokens_then / costs[1 + n], n
         state = min(branches[best, LENGTH_MATCHED] + branches[best, DEPTH], last)
         after, prob, worth = min(state + 1, last), 0.0, 0.0
         for k in range(num_likely):  # here, not in a kernel of its own: a call per node would take as long as the rest
@@ -485,6 +491,9 @@ def propose(
             prob += stake
             worth += stake * prices[kinds[k], after]
         stakes[best, PROB], stakes[best, WORTH] = prob, worth
+    if best_n == 0 and rate_n:
+        best_n = rate_n
+        expected[EXPECTED_TOKENS], expected[EXPECTED_COST] = best_rate * costs[1 + rate_n], costs[1 + rate_n]
     return best_n
 
 

@@ -725,7 +725,10 @@ def adaptive_draft(
     replacements: Replacements,
     max_branches: int,
 ) -> list[tuple[int, int, float, int, int]]:
-    """Nodes (token, parent, probability, match length, origin), taken by worth as long as they pay."""
+    """Nodes (token, parent, probability, match length, origin), taken by worth as long as they pay.
+
+    Where no number of them does, as many as give the most expected tokens per cost, if these are more than 1.05.
+    """
     last = len(breaks[0]) - 1
     least_slope = [
         min(((costs[k] - costs[r]) / (k - r) for k in range(r + 1, len(costs))), default=0.0) for r in range(len(costs))
@@ -747,6 +750,7 @@ def adaptive_draft(
 
     nodes: list[tuple[int, int, float, int, int]] = []
     gain, best_gain, best_n = 0.0, 0.01, 0
+    rates = {0: 1.05}
     while len(nodes) < max_nodes:
         open_ones = [b for b in branches if sum(b.chances.values()) >= 0.01 and b.depth < max_depth]
         if not open_ones or max(map(worth, open_ones)) * 1.1 < least_slope[1 + len(nodes)]:
@@ -788,7 +792,8 @@ def adaptive_draft(
         net = gain - (costs[1 + len(nodes)] - costs[1])
         if net > best_gain:
             best_gain, best_n = net, len(nodes)
-    return nodes[:best_n]
+        rates[len(nodes)] = (1.0 + sum(node[2] for node in nodes)) / costs[1 + len(nodes)]
+    return nodes[: best_n or max(rates, key=lambda n: rates[n])]
 
 
 def learned(

@@ -190,6 +190,31 @@ def test_a_rename_is_learned_at_its_first_site(renamed, options):
         assert forwards < 12  # three at the first site, then hardly one per site
 
 
+@pytest.mark.parametrize(
+    "points",
+    [[(1, 1.0), (9, 1.32), (65, 2.44)], [(1, 1.0), (2, 1.15), (4, 1.3), (8, 1.5), (16, 1.66), (32, 1.98), (128, 3.9)]],
+    ids=["two slopes", "as measured"],
+)
+def test_a_copy_that_holds_is_never_left_undrafted_for_a_fork_ahead(points):
+    """A word that was replaced at every second of its sites: each site ahead is a fork in a copy that is right."""
+    rng = np.random.default_rng(0)
+    parts = rng.integers(0, 6000, (6, 60)).tolist()
+    old = [token for part in parts for token in (*part, 6500, 6501)]
+    new = [token for i, part in enumerate(parts) for token in (*part, *([6500] if i % 2 else [7001, 7002]), 6501)]
+    session = Drafter(policy=DraftPolicy(cost=CostCurve(points))).begin(old)
+    accept(session, Draft.empty(), (), new[:1], "full")
+    at, forwards = 1, 0
+    while at < len(new):
+        draft = session.propose(255, len(new) - at)
+        if not len(draft) and session.best_copy is not None:
+            position, match, _ = session.best_copy
+            assert match < 32 or session.index.token_ids[position] != new[at], f"nothing drafted at {at}"
+        outcome = walk_known(draft, new, at)
+        session.commit(draft, outcome)
+        at, forwards = at + len(outcome.new_ids), forwards + 1
+    assert forwards < len(new) / 10
+
+
 def test_a_replacement_that_was_not_made_again_is_not_drafted_again():
     rng = np.random.default_rng(1)
     parts = rng.integers(0, 6000, (8, 30)).tolist()
