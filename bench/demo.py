@@ -15,7 +15,7 @@ from fetch_models import announce
 
 from zerodraft.integrations import models, weights
 from zerodraft.integrations.compare import PROMPT_LOOKUP, ZERODRAFT, Comparison, compare_ways
-from zerodraft.integrations.editing import EditError, edit_call, edit_result
+from zerodraft.integrations.editing import Edit, EditError
 from zerodraft.integrations.source_file import SourceFile
 from zerodraft.integrations.terminal import print_table
 from zerodraft.lookup.warm_up import warm_up
@@ -41,7 +41,7 @@ def main() -> None:
     say(f"The model   {loaded.origin}, float32, on {loaded.model.device}")
     say("It is decoded three times: plainly, with transformers' prompt lookup, and with zerodraft.")
     say("On two CPU cores this takes one to two minutes, most of it plain decoding.\n")
-    call, fence = edit_call(
+    edit = Edit.of(
         loaded.model,
         loaded.tokenizer,
         source.text,
@@ -50,9 +50,9 @@ def main() -> None:
         max_new_tokens=MAX_NEW_TOKENS,
     )
     warm_up()
-    comparison = compare_ways(call, say=lambda way: say(f"  decoding: {way}"))
+    comparison = compare_ways(edit.call, say=lambda way: say(f"  decoding: {way}"))
     try:
-        result = edit_result(loaded.tokenizer, source.text, call, fence, comparison.zerodraft.written)
+        result = edit.result(comparison.zerodraft.written)
         print(source.diff(result.text), end="")
         if result.text != source.text.replace(*RENAME):
             say(f"This is not what replacing every `{RENAME[0]}` would make: look at the diff.")

@@ -13,7 +13,7 @@ from typing import Any
 
 import workloads
 
-from zerodraft.integrations.editing import edit_call
+from zerodraft.integrations.editing import Edit
 from zerodraft.integrations.generating import Call
 
 _WORD = re.compile(r"\b[a-z_][a-z_]{3,}\b")
@@ -69,5 +69,5 @@ def _rename(path: str, code: str) -> EditTask | None:
 
 def request(model: Any, tokenizer: Any, task: EditTask) -> Call:
     """The request that ``edit_text`` would make of a model for this task."""
-    call, _ = edit_call(model, tokenizer, task.code, task.instruction, language="python")
+    call = Edit.of(model, tokenizer, task.code, task.instruction, language="python").call
     return call

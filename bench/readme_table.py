@@ -17,7 +17,7 @@ from measure import load, machine, ratio, spread, write_csv
 
 from zerodraft.integrations import weights
 from zerodraft.integrations.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way, first_difference, measure
-from zerodraft.integrations.editing import edit_call
+from zerodraft.integrations.editing import Edit
 from zerodraft.integrations.source_file import SourceFile
 from zerodraft.lookup.warm_up import warm_up
 
@@ -37,7 +37,7 @@ def main() -> None:
     loaded = load(options.model, options.dtype)
     warm_up()
     source = SourceFile.read(FILE)
-    call, _ = edit_call(loaded.model, loaded.tokenizer, source.text, INSTRUCTION, language=source.language)
+    call = Edit.of(loaded.model, loaded.tokenizer, source.text, INSTRUCTION, language=source.language).call
     runs: dict[str, list[Way]] = {name: [] for name in WAYS}
     for number in range(options.rounds + 1):  # the first round warms up and is not counted
         for name in WAYS:

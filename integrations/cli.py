@@ -1,4 +1,4 @@
-"""The command line: thin shells over ``edit_text`` and ``generate_text``. The result goes to stdout, talk to stderr.
+"""The command line: its commands by name. The result goes to stdout, talk to stderr.
 
 Only typer is imported here; torch and transformers come with the first command that needs them.
 """
@@ -6,43 +6,20 @@ Only typer is imported here; torch and transformers come with the first command 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from zerodraft.integrations.command_options import Device, Dtype, Json
 from zerodraft.integrations.commands.doctor import doctor
+from zerodraft.integrations.commands.edit import edit
+from zerodraft.integrations.commands.generate import generate
 from zerodraft.integrations.commands.memory import memory
 from zerodraft.integrations.commands.report import report
 from zerodraft.integrations.commands.summarize import summarize
 from zerodraft.integrations.commands.theory import theory
-from zerodraft.integrations.terminal import (
-    Compare,
-    Device,
-    Dtype,
-    Json,
-    Lookahead,
-    Model,
-    Recycle,
-    Seed,
-    ShowDrafts,
-    Temperature,
-    TopP,
-    drafter_of,
-    load,
-    one_line_errors,
-    print_json,
-    status,
-    summary,
-    talk,
-    write_out,
-)
-
-if TYPE_CHECKING:
-    from zerodraft.integrations.editing import EditResult
-    from zerodraft.integrations.generating import GenerateResult
-    from zerodraft.integrations.models import LoadedModel
+from zerodraft.integrations.terminal import load, one_line_errors, talk, write_out
 
 app = typer.Typer(
     name="zerodraft",
@@ -64,134 +41,6 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
         typer.echo(installed("zerodraft"))
         raise typer.Exit
-
-
-@app.command()
-def edit(
-    file: Annotated[Path, typer.Argument(help="The file to edit, UTF-8.")],
-    instruction: Annotated[str, typer.Option("--instruction", "-i", help="What to change.")],
-    write: Annotated[bool, typer.Option("--write", "-w", help="Replace the file, atomically.")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the edited file here.", show_default="none"),
-    ] = None,
-    model: Model = "demo",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(help="Most tokens of the answer.", show_default="1.5 times the file's and 256"),
-    ] = None,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    compare: Compare = False,
-    recycle: Recycle = False,
-    lookahead: Lookahead = None,
-    show_drafts: ShowDrafts = False,
-    as_json: Json = False,
-) -> None:
-    """Let a model edit a file. Prints the change as a unified diff."""
-    from zerodraft.integrations.source_file import SourceFile, write_atomically
-
-    with one_line_errors():
-        _check(temperature, top_p, max_new_tokens)
-        drafter = drafter_of(recycle, lookahead)
-        source = SourceFile.read(file)
-        if not source.text.strip():
-            raise ValueError(f"there is nothing to edit: {file} is empty")
-        if output is not None and output.resolve() == file.resolve():
-            write, output = True, None
-        if write:
-            source.check_writable()
-        if output is not None and not output.resolve().parent.is_dir():
-            raise ValueError(f"cannot write {output}: no folder {output.resolve().parent}")
-        loaded = load(model, dtype, device)
-        from zerodraft.integrations.editing import edit_text
-
-        with status("decoding three ways, zerodraft last" if compare else "writing") as streamer:
-            result = edit_text(
-                loaded.model,
-                loaded.tokenizer,
-                source.text,
-                instruction,
-                language=source.language,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                seed=seed,
-                drafter=drafter,
-                streamer=streamer,
-                compare=compare,
-                trace=show_drafts or as_json,
-            )
-        if output is not None:
-            write_atomically(Path(output.resolve()), source.encode(result.text))
-        if write and result.text != source.text:
-            source.replace(result.text)
-        diff = source.diff(result.text)
-        if as_json:
-            values = {"file": str(file), "text": result.text, "diff": diff, "spans": _spans(loaded, result)}
-            print_json(loaded, result.stats, result.comparison, **values)
-        else:
-            _print_diff(diff)
-        if show_drafts:
-            _print_spans(_spans(loaded, result), stderr=True)
-        summary(result.stats, result.comparison, "" if diff else "nothing changed; ")
-
-
-@app.command()
-def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt.", show_default="from --file or stdin")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", help="Read the prompt from this file.", show_default="none"),
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")] = False,
-    model: Model = "demo",
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to write.")] = 256,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    compare: Compare = False,
-    recycle: Recycle = False,
-    lookahead: Lookahead = None,
-    show_drafts: ShowDrafts = False,
-    as_json: Json = False,
-) -> None:
-    """Let a model answer a prompt, and stream the text."""
-    with one_line_errors():
-        _check(temperature, top_p, max_new_tokens)
-        drafter = drafter_of(recycle, lookahead)
-        message = _read_prompt(prompt, file)
-        loaded = load(model, dtype, device)
-        from zerodraft.integrations.generating import generate_text
-        from zerodraft.integrations.streaming import TextStream
-
-        result = generate_text(
-            loaded.model,
-            loaded.tokenizer,
-            message,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed,
-            raw=raw,
-            drafter=drafter,
-            streamer=None if as_json or show_drafts else TextStream(loaded.tokenizer, write_out),
-            compare=compare,
-            trace=show_drafts or as_json,
-        )
-        if as_json:
-            values = {"text": result.text, "hit_limit": result.hit_limit, "spans": _spans(loaded, result)}
-            print_json(loaded, result.stats, result.comparison, **values)
-        if show_drafts:
-            _print_spans(_spans(loaded, result), stderr=as_json)
-        elif not as_json:
-            write_out("\n")
-        summary(result.stats, result.comparison, "stopped at --max-new-tokens; " if result.hit_limit else "")
 
 
 @app.command()
@@ -250,50 +99,6 @@ def _curve(given: str | None, measure: str | None, dtype: str, device: str) -> A
     return CostCurve.load(file, name)
 
 
-def _check(temperature: float, top_p: float, max_new_tokens: int | None) -> None:
-    """Refuse bad numbers before a model is loaded for them."""
-    from zerodraft.integrations.generating import Sampling
-
-    Sampling(1 if max_new_tokens is None else max_new_tokens, temperature, top_p)
-
-
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    from zerodraft.integrations.source_file import SourceFile
-
-    if prompt is not None and file is not None:
-        raise ValueError("give the prompt as an argument or with --file, not both")
-    if file is not None:
-        prompt = SourceFile.read(file).text
-    elif prompt is None:
-        prompt = sys.stdin.buffer.read().decode("utf-8")
-    if not prompt.strip():
-        raise ValueError("the prompt is empty")
-    return prompt
-
-
-def _spans(loaded: LoadedModel, result: EditResult | GenerateResult) -> list[tuple[str, str]]:
-    """The answer in runs of tokens of one source."""
-    from zerodraft.integrations.colouring import spans
-
-    trace = result.stats.trace
-    assert trace is not None
-    return spans(loaded.tokenizer, result.token_ids, trace.sources())
-
-
-def _print_spans(found: list[tuple[str, str]], *, stderr: bool) -> None:
-    from zerodraft.integrations.colouring import print_spans
-
-    print_spans(found, stderr=stderr)
-
-
-def _print_diff(diff: str) -> None:
-    colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
-    if sys.stdout.isatty():
-        lines = diff.split("\n")
-        diff = "\n".join(typer.style(line, fg=colours[line[0]]) if line[:1] in colours else line for line in lines)
-    write_out(diff)
-
-
-for command in (report, summarize, theory, doctor):
+for command in (edit, generate, report, summarize, theory, doctor):
     app.command()(command)
 app.add_typer(memory, name="memory")

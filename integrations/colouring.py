@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from zerodraft.integrations.streaming import TextStream
+from zerodraft.integrations.streaming import Detokenizer
 from zerodraft.integrations.terminal import write_out
 from zerodraft.lookup.trace import PLAIN
 
@@ -34,16 +34,6 @@ LOOKS: Final = {
 Span = tuple[str, str]
 
 
-class _Ids(list[int]):
-    """Token ids with the two methods that a streamer asks of a tensor."""
-
-    def reshape(self, *_: int) -> _Ids:
-        return self
-
-    def tolist(self) -> list[int]:
-        return list(self)
-
-
 def spans(tokenizer: Any, token_ids: Sequence[int], sources: Sequence[str]) -> list[Span]:
     """Return (source, text) for runs of tokens of one source; the texts joined are the decoded text.
 
@@ -55,20 +45,14 @@ def spans(tokenizer: Any, token_ids: Sequence[int], sources: Sequence[str]) -> l
     if len(token_ids) != len(sources):
         raise ValueError(f"expected one source per token, got {len(sources)} for {len(token_ids)}")
     found: list[Span] = []
-    shown: list[str] = []
-    stream = TextStream(tokenizer, shown.append)
-    stream.put(_Ids())
+    text = Detokenizer(tokenizer, skip_special_tokens=True)
     for token, source in zip(token_ids, sources):
-        stream.put(_Ids([token]))
-        _append(found, source, shown)
-    stream.end()
-    _append(found, sources[-1] if len(sources) else PLAIN, shown)
+        _append(found, source, text.push([int(token)]))
+    _append(found, sources[-1] if len(sources) else PLAIN, text.end())
     return found
 
 
-def _append(found: list[Span], source: str, shown: list[str]) -> None:
-    text = "".join(shown)
-    shown.clear()
+def _append(found: list[Span], source: str, text: str) -> None:
     if not text:
         return
     if found and found[-1][0] == source:

@@ -144,7 +144,7 @@ def compare_ways(call: Call, *, streamer: Any = None, say: Callable[[str], None]
     if call.sampling.temperature > 0 and call.sampling.seed is None:
         call = replace(call, sampling=replace(call.sampling, seed=0))
     tell = say or (lambda line: None)
-    short = replace(call, sampling=replace(call.sampling, max_new_tokens=2))
+    short = replace(call, max_new_tokens=2)
     ways = []
     for name, run in _RUNS.items():
         tell(name)

@@ -1,12 +1,30 @@
-"""edit_text: a file and an instruction in, the edited file out. Nearly all of it is a copy, which is why it is fast."""
+"""edit_text: a file and an instruction in, the edited file out. Nearly all of it is a copy, which is why it is fast.
+
+Text in, ids, answer, text out, and at each border a look whether something was lost: a text that the tokenizer cannot
+carry, an answer without an end, lines that a placeholder stands for.
+"""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from zerodraft.integrations.generating import Call, Sampling, Written, chat_ids, context_size, encode, end_ids
+from zerodraft.integrations.fence import Answer, Block, fence_for
+from zerodraft.integrations.generating import (
+    Call,
+    Drafting,
+    Sampling,
+    Written,
+    check_length,
+    context_size,
+    end_ids,
+    settings_left_out,
+)
+from zerodraft.integrations.line_diff import unified_diff
+from zerodraft.integrations.losses import has_shrunk, placeholder, remarks
+from zerodraft.integrations.original import Original
+from zerodraft.integrations.streaming import Detokenizer
+from zerodraft.integrations.text_ids import TextError, chat_ids, check_text, has_more_tokens, text_behind, text_ids
 from zerodraft.lookup.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -14,10 +32,22 @@ if TYPE_CHECKING:
 
 _MARGIN: Final = 256  # tokens an edited file may be longer than one and a half times the old one
 _REQUEST: Final = "Answer with the whole file in one code block and nothing else."
+_NUM_BEFORE: Final = 4  # tokens of the prompt that the answer is decoded behind; the opening fence has no fewer
 
 
 class EditError(ValueError):
-    """There is no edited file; the message says why in one line."""
+    """There is no edited file; the message says why in one line.
+
+    Attributes:
+        answer: what the model wrote, empty where it was not asked.
+        text: what of it is a file, None where nothing is: of an answer that broke off, the lines before that.
+        diff: from the old text to ``text``, with names "a/file" and "b/file". Behind the end of an answer that broke
+            off nothing is taken to be deleted, so the diff applies.
+    """
+
+    def __init__(self, message: str, *, answer: str = "", text: str | None = None, diff: str = "") -> None:
+        super().__init__(message)
+        self.answer, self.text, self.diff = answer, text, diff
 
 
 @dataclass(frozen=True)
@@ -25,11 +55,13 @@ class EditResult:
     """What ``edit_text`` made.
 
     Attributes:
-        text: the whole edited file, with the line ends of the old one.
+        text: the whole edited file. Lines that did not change, line ends and the end of the file are the old one's.
         answer: what the model wrote, fence and all.
         token_ids: the answer's tokens.
         num_prompt_tokens: tokens of the prompt: the file, the instruction, the chat template.
         stats: what the call did and cost.
+        remarks: what a reader of the edit should know, a phrase each: lines gone unasked, Python that does not parse.
+        left_out: settings of the checkpoint that had no say, as "name=value".
         comparison: the other ways of decoding beside it, where asked for.
     """
 
@@ -38,6 +70,8 @@ class EditResult:
     token_ids: tuple[int, ...]
     num_prompt_tokens: int
     stats: GenerationStats
+    remarks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     comparison: Comparison | None = None
 
 
@@ -49,19 +83,18 @@ def edit_text(
     *,
     language: str = "",
     max_new_tokens: int | None = None,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
-    drafter: Any = None,
+    sampling: Sampling | None = None,
+    drafting: Drafting | None = None,
     streamer: Any = None,
     compare: bool = False,
-    trace: bool = False,
+    allow_loss: bool = False,
 ) -> EditResult:
     """Return ``code`` as ``model`` rewrites it, with the old text as the prediction of the new one.
 
     The instruction goes after the code: small models then follow it, and a common beginning can be cached. The answer
-    is begun with the opening fence, longer than any in the code, and ends where the model closes it. Line ends and
-    the line breaks at the end of the text are kept.
+    is begun with the opening fence, longer than any in the code and the instruction, and ends where the model closes
+    it. Control tokens that the code or the instruction spell are text. Lines that the model leaves alone come back as
+    they were, also where the tokenizer cannot carry them.
 
     Args:
         model: a causal language model, attached or not; an attached one keeps its own drafter.
@@ -70,103 +103,162 @@ def edit_text(
         instruction: what to change.
         language: the fence's language tag, such as "python".
         max_new_tokens: by default one and a half times the code's tokens and 256, as far as the context goes.
-        temperature, top_p, seed, drafter, streamer, compare, trace: as in ``generate_text``.
+        sampling: how tokens are chosen; greedily by default.
+        drafting: how much is drafted, and from where.
+        streamer: a transformers streamer.
+        compare: also decode plainly and with transformers' prompt lookup.
+        allow_loss: take an answer that holds a placeholder for code ("rest unchanged"), or less than half of the file.
 
     Raises:
-        EditError: an empty text, one that is too long for the context, an answer that hit the token limit, or one
-            that does not close its code block.
+        EditError: an empty text, one that is too long for the context or that the tokenizer cannot carry, an answer
+            that hit the token limit or does not close its code block, one that loses code. It holds what was written.
         ValueError: an argument outside its range.
     """
-    call, fence = edit_call(
+    edit = Edit.of(
         model,
         tokenizer,
         code,
         instruction,
         language=language,
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        drafter=drafter,
-        trace=trace,
+        sampling=sampling,
+        drafting=drafting,
     )
-    comparison = None
-    if compare:
-        from zerodraft.integrations.compare import compare_ways
-
-        comparison = compare_ways(call, streamer=streamer)
-        written = comparison.zerodraft.written
-    else:
-        written = call.run(streamer=streamer)
-    return edit_result(tokenizer, code, call, fence, written, comparison)
+    written, comparison = edit.call.run_or_compare(streamer, compare)
+    return edit.result(written, comparison, allow_loss=allow_loss)
 
 
-def edit_result(
-    tokenizer: Any, code: str, call: Call, fence: str, written: Written, comparison: Comparison | None = None
-) -> EditResult:
-    """Take the edited file out of what was written for ``edit_call``'s request, or raise an EditError."""
-    answer = tokenizer.decode(written.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    body = block_body(answer, fence)
-    if body is None and written.hit_limit:
-        raise EditError(
-            f"the answer hit the limit of {call.sampling.max_new_tokens} tokens before the file was complete"
+@dataclass(frozen=True)
+class Edit:
+    """The request behind ``edit_text``, and the way back from what is written for it to a file."""
+
+    tokenizer: Any
+    code: str
+    instruction: str
+    language: str
+    original: Original
+    fence: str
+    call: Call
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        tokenizer: Any,
+        code: str,
+        instruction: str,
+        *,
+        language: str = "",
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        drafting: Drafting | None = None,
+    ) -> Edit:
+        """Make the request; arguments and errors as in ``edit_text``."""
+        check_request(code, instruction, language, max_new_tokens)
+        _check_size(model, tokenizer, code)
+        fence = fence_for(code, instruction)
+        try:
+            original = Original.of(code, tokenizer)
+            source = original.source
+            message = f"{fence}{language}\n{source}{fence}\n\n{instruction.strip()}\n{_REQUEST}"
+            prompt_ids = chat_ids(tokenizer, message, answer=f"{fence}{language}\n")
+        except TextError as error:
+            raise EditError(str(error)) from None
+        prediction_ids = text_ids(tokenizer, f"{source}{fence}") + sorted(end_ids(model))[:1]
+        limit = _limit(model, len(prompt_ids), len(prediction_ids), max_new_tokens)
+        call = Call(
+            model,
+            prompt_ids,
+            limit,
+            sampling or Sampling(),
+            prediction_ids,
+            drafting or Drafting(),
+            lambda _: [_closed_criterion(tokenizer, prompt_ids, Block(fence, language, original.seen))],
         )
-    if body is None:
-        raise EditError("the model gave no complete code block")
-    if not body.strip():
-        raise EditError("the model gave an empty code block")
-    opening = tokenizer.decode(call.prompt_ids).rsplit(fence, 1)[1]
-    return EditResult(
-        text=LineEnds.of(code).restore(body),
-        answer=f"{fence}{opening}{answer}",
-        token_ids=written.token_ids,
-        num_prompt_tokens=len(call.prompt_ids),
-        stats=written.stats,
-        comparison=comparison,
-    )
+        return cls(tokenizer, code, instruction, language, original, fence, call)
+
+    def result(self, written: Written, comparison: Comparison | None = None, *, allow_loss: bool = False) -> EditResult:
+        """Take the edited file out of what was written, or raise an EditError that holds what there is of it."""
+        ends = end_ids(self.call.model)
+        ids = written.token_ids
+        is_ended = bool(ids) and ids[-1] in ends
+        body_ids = ids[:-1] if is_ended else ids
+        text = text_behind(self.tokenizer, self.call.prompt_ids[-_NUM_BEFORE:], body_ids)
+        block = Block(self.fence, self.language, self.original.seen)
+        *lines, last = text.split("\n")
+        for line in lines:
+            block.feed(line)
+        if last or not lines:
+            block.feed(last)
+        found = block.answer(is_ended=is_ended)
+        answer = f"{self.fence}{self.language}\n{text}"
+        try:
+            new = self.original.restore(found.lines) if any(map(str.strip, found.lines)) else None
+        except TextError as error:
+            raise EditError(str(error), answer=answer) from None
+        if why := self._refusal(found, new, written.hit_limit, allow_loss):
+            raise EditError(why, answer=answer, text=new, diff=self._diff(found))
+        assert new is not None
+        return EditResult(
+            text=new,
+            answer=answer,
+            token_ids=ids,
+            num_prompt_tokens=len(self.call.prompt_ids),
+            stats=written.stats,
+            remarks=tuple(remarks(self.original.lines, Original.of(new).lines, self.instruction, self.language)),
+            left_out=tuple(settings_left_out(self.call.model)),
+            comparison=comparison,
+        )
+
+    def _diff(self, found: Answer) -> str:
+        """What an answer that is not taken would change."""
+        lines = found.lines if found.is_whole else self.original.completed(found.lines)
+        return unified_diff(self.code, self.original.restore(lines), "a/file", "b/file") if found.lines else ""
+
+    def _refusal(self, found: Answer, new: str | None, hit_limit: bool, allow_loss: bool) -> str | None:
+        """Why there is no edited file, None if there is one."""
+        if not found.is_whole and hit_limit:
+            return f"the answer hit the limit of {self.call.max_new_tokens} tokens before the file was complete"
+        if not found.is_whole:
+            return "the model gave no complete code block"
+        if new is None:
+            return "the model gave an empty code block"
+        if allow_loss:
+            return None
+        old, lines = self.original.lines, Original.of(new).lines
+        if stands_for := placeholder(old, lines):
+            return f"line {stands_for[0]} of the answer stands for code that is left out: {stands_for[1][:60]!r}"
+        if has_shrunk(old, lines, self.instruction):
+            return (
+                f"the answer has {len(lines)} lines for the file's {len(old)}, which the instruction does not ask for"
+            )
+        return None
 
 
-def edit_call(
-    model: Any,
-    tokenizer: Any,
-    code: str,
-    instruction: str,
-    *,
-    language: str = "",
-    max_new_tokens: int | None = None,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
-    drafter: Any = None,
-    trace: bool = False,
-) -> tuple[Call, str]:
-    """Return the request behind ``edit_text``, arguments and errors as there, and the fence that the answer closes."""
-    if not code.strip():
+def check_request(code: Any, instruction: Any, language: Any = "", max_new_tokens: Any = None) -> None:
+    """Refuse what is wrong in itself, whatever the model is: ``edit_text`` with it would raise the same."""
+    if not check_text("the text", code).strip():
         raise EditError("there is nothing to edit: the file is empty")
-    if not instruction.strip():
+    if not check_text("the instruction", instruction).strip():
         raise ValueError("the instruction is empty")
-    source = code.replace("\r\n", "\n").rstrip("\n") + "\n"
-    fence = fence_for(source)
-    message = f"{fence}{language}\n{source}{fence}\n\n{instruction.strip()}\n{_REQUEST}"
-    prompt_ids = chat_ids(tokenizer, message, answer=f"{fence}{language}\n")
-    prediction_ids = encode(tokenizer, f"{source}{fence}") + sorted(end_ids(model))[:1]
-    limit = _limit(model, len(prompt_ids), len(prediction_ids), max_new_tokens)
-    call = Call(
-        model,
-        prompt_ids,
-        Sampling(limit, temperature, top_p, seed),
-        prediction_ids,
-        drafter,
-        criteria=lambda num_prompt_tokens: [fence_criterion(tokenizer, fence, num_prompt_tokens)],
-        trace=trace,
-    )
-    return call, fence
+    if not isinstance(language, str) or not all(char.isalnum() or char in "+-#._" for char in language):
+        raise ValueError(f"language must be the tag of a code fence, such as 'python', got {language!r}")
+    if max_new_tokens is not None:
+        check_length(max_new_tokens)
+
+
+def _check_size(model: Any, tokenizer: Any, code: str) -> None:
+    """Refuse a text that is far too long, at the cost of what would fit."""
+    context = context_size(model)
+    if has_more_tokens(tokenizer, code, context // 2):
+        raise EditError(
+            f"the file is too long: it has more than {context // 2} tokens, and the model's context of {context} "
+            f"must hold it twice"
+        )
 
 
 def _limit(model: Any, num_prompt: int, num_code: int, wanted: int | None) -> int:
     """Tokens the answer may have; an EditError where the context cannot hold the file a second time."""
-    if wanted is not None and wanted < 1:
-        raise ValueError(f"max_new_tokens must be at least 1, got {wanted}")
     context = context_size(model)
     if num_prompt + num_code > context:
         raise EditError(
@@ -176,97 +268,25 @@ def _limit(model: Any, num_prompt: int, num_code: int, wanted: int | None) -> in
     return min(context - num_prompt, num_code + num_code // 2 + _MARGIN if wanted is None else wanted)
 
 
-def fence_for(code: str) -> str:
-    """Return a fence of backticks longer than any run of them in ``code``.
+def _closed_criterion(tokenizer: Any, prompt_ids: list[int], block: Block) -> Any:
+    """Return a stopping criterion (batch 1) that is met where the line that closes the block is complete.
 
-    >>> fence_for("a ```` b")
-    '`````'
-    """
-    longest = max((len(run) for run in re.findall("`+", code)), default=0)
-    return "`" * max(3, longest + 1)
-
-
-def block_body(answer: str, fence: str) -> str | None:
-    """Return the lines before the closing fence, None if it never closes.
-
-    The opening fence is part of the prompt; a model that opens the block once more is understood.
-
-    >>> block_body("x = 1\\n```\\nDone.", "```")
-    'x = 1\\n'
-    """
-    lines = answer.replace("\r\n", "\n").split("\n")
-    if lines[0].startswith(fence) and lines[0].strip("` \t").isalnum():
-        lines = lines[1:]
-    for at, line in enumerate(lines):
-        if is_closing(line, fence):
-            return "".join(f"{line}\n" for line in lines[:at])
-    return None
-
-
-def is_closing(line: str, fence: str) -> bool:
-    """True for a line that closes the block: nothing but backticks, at least as many as opened it."""
-    return line.startswith(fence) and not line.strip("` \t\r")
-
-
-def fence_criterion(tokenizer: Any, fence: str, num_prompt_tokens: int) -> Any:
-    """Return a stopping criterion (batch 1) that is met where a closing fence's line is complete.
-
-    Cost: one token decoded per step, the last few dozen where it brings a line break.
+    Cost: linear in the tokens that come.
     """
     import torch
     from transformers import StoppingCriteria
 
-    reach = 2 * len(fence) + 16
+    class BlockClosed(StoppingCriteria):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._text = Detokenizer(tokenizer, prompt_ids[-_NUM_BEFORE:])
+            self._num_seen, self._line, self._is_met = len(prompt_ids), "", False
 
-    class FenceClosed(StoppingCriteria):  # type: ignore[misc]
         def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-            new = input_ids[0, max(num_prompt_tokens, input_ids.shape[1] - reach) :]
-            met = "\n" in tokenizer.decode(new[-1:])
-            if met:
-                lines = tokenizer.decode(new).split("\n")[:-1]
-                met = any(is_closing(line, fence) for line in lines)
-            return torch.full((input_ids.shape[0],), met, device=input_ids.device, dtype=torch.bool)
+            new = input_ids[0, self._num_seen :].tolist()
+            self._num_seen += len(new)
+            *lines, self._line = (self._line + self._text.push(new)).split("\n")
+            for line in lines:
+                self._is_met = block.feed(line)
+            return torch.full((input_ids.shape[0],), self._is_met, device=input_ids.device, dtype=torch.bool)
 
-    return FenceClosed()
-
-
-@dataclass(frozen=True)
-class LineEnds:
-    """How the lines of a text end, and what comes after its last one: what an edit must not change.
-
-    Where the ends are mixed, lines that the edit leaves alone keep theirs and new ones get the commoner one.
-    """
-
-    old: str
-    common: str
-    is_mixed: bool
-    tail: str
-
-    @classmethod
-    def of(cls, text: str) -> LineEnds:
-        """Read them off a text."""
-        windows, all_ends = text.count("\r\n"), text.count("\n")
-        common = "\r\n" if 2 * windows > all_ends else "\n"
-        tail = text[len(text.rstrip("\r\n")) :]
-        return cls(text, common, 0 < windows < all_ends, tail)
-
-    def restore(self, text: str) -> str:
-        """Return ``text``, whose lines end in a bare line feed, with the old text's line ends and tail.
-
-        >>> LineEnds.of("a\\r\\nb").restore("a\\nc\\n")
-        'a\\r\\nc'
-        """
-        new = text.rstrip("\n").split("\n")
-        ends = self._ends(new) if self.is_mixed else [self.common] * len(new)
-        return "".join(line + end for line, end in zip(new[:-1], ends)) + new[-1] + self.tail
-
-    def _ends(self, new: list[str]) -> list[str]:
-        from difflib import SequenceMatcher
-
-        old = self.old.split("\n")
-        ends = [self.common] * len(new)
-        matcher = SequenceMatcher(None, [line.removesuffix("\r") for line in old], new, autojunk=False)
-        for at_old, at_new, size in matcher.get_matching_blocks():
-            for k in range(size):
-                ends[at_new + k] = "\r\n" if old[at_old + k].endswith("\r") else "\n"
-        return ends
+    return BlockClosed()

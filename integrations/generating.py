@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
+from zerodraft.integrations.text_ids import chat_ids, check_text, encode, text_ids
 from zerodraft.lookup.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -14,30 +17,54 @@ if TYPE_CHECKING:
 
     from zerodraft.integrations.compare import Comparison
 
+_KEPT: Final = frozenset(
+    {
+        "eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id",
+        "transformers_version", "disable_compile", "compile_config", "use_cache",
+    }
+)  # fmt: skip
+"""What a checkpoint's generation configuration says about its tokens, and what changes no text."""
+_ONE_IS_NEUTRAL: Final = frozenset(
+    {
+        "temperature", "top_p", "typical_p", "repetition_penalty", "encoder_repetition_penalty", "length_penalty",
+        "guidance_scale", "num_beams", "num_return_sequences", "num_beam_groups",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen and how many at most. A temperature of 0 is greedy decoding."""
+    """How tokens are chosen.
 
-    max_new_tokens: int = 256
+    Attributes:
+        temperature: 0 for greedy decoding, which is the default.
+        top_p: nucleus in (0, 1]; only with a temperature.
+        seed: for sampling, in [0, 2**63); the process's own generators stay as they were. Only with a temperature.
+    """
+
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if not self.temperature >= 0.0 or self.temperature == float("inf"):
+        for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+        if not 0.0 <= self.temperature < math.inf:
             raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.seed is not None and (type(self.seed) is not int or not 0 <= self.seed < 2**63):
+            raise ValueError(f"seed must be an integer in [0, 2**63) or None, got {self.seed!r}")
+        idle = [name for name, default in (("top_p", 1.0), ("seed", None)) if getattr(self, name) != default]
+        if self.temperature == 0 and idle:
+            warnings.warn(f"{' and '.join(idle)} without a temperature: nothing is sampled", stacklevel=3)
 
     def options(self) -> dict[str, Any]:
-        """Keywords for ``generate``. Every knob is set, so no default of the model's own configuration has a say."""
-        neutral = {"repetition_penalty": 1.0, "num_beams": 1, "max_new_tokens": self.max_new_tokens}
+        """Keywords for ``generate``."""
         if self.temperature == 0.0:
-            return neutral | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        return neutral | {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
+            return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        return {"do_sample": True, "temperature": float(self.temperature), "top_p": float(self.top_p), "top_k": 0}
 
     @contextlib.contextmanager
     def seeded(self) -> Iterator[None]:
@@ -53,6 +80,39 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Drafting:
+    """How much is drafted, and from where. None of it changes the text.
+
+    Attributes:
+        drafter: see ``zerodraft.attach``; a model that is attached keeps its own.
+        draft: False switches all drafting off.
+        max_draft_tokens: most drafted tokens per forward; None: as many as pay.
+        namespace: whose remembered texts may be drafted from.
+        remember: keep the text in the drafter's memory.
+        trace: keep every step in ``stats.trace``; a model that is attached keeps its own setting.
+    """
+
+    drafter: Any = None
+    draft: bool = True
+    max_draft_tokens: int | None = None
+    namespace: str | None = None
+    remember: bool | str = False
+    trace: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Keywords for an accelerated ``generate``: those that were set."""
+        default = Drafting()
+        names = ("draft", "max_draft_tokens", "namespace", "remember")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(default, name)}
+
+
+def check_length(max_new_tokens: Any, *, name: str = "max_new_tokens") -> None:
+    """Raise a ValueError unless this is a number of tokens to write, at least 1."""
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {max_new_tokens!r}")
+
+
+@dataclass(frozen=True)
 class GenerateResult:
     """What ``generate_text`` wrote.
 
@@ -60,17 +120,24 @@ class GenerateResult:
         text: the new text, without the prompt and special tokens.
         token_ids: its tokens, an end-of-text token included.
         num_prompt_tokens: tokens of the prompt, chat template included.
-        hit_limit: True if ``max_new_tokens`` ended the text.
+        finish_reason: "eos", "length" (``max_new_tokens``) or "context" (the model's context was full).
         stats: what the call did and cost.
+        left_out: settings of the checkpoint that had no say, as "name=value".
         comparison: the other ways of decoding beside it, where asked for.
     """
 
     text: str
     token_ids: tuple[int, ...]
     num_prompt_tokens: int
-    hit_limit: bool
+    finish_reason: str
     stats: GenerationStats
+    left_out: tuple[str, ...] = ()
     comparison: Comparison | None = None
+
+    @property
+    def hit_limit(self) -> bool:
+        """True if the text was cut off."""
+        return self.finish_reason != "eos"
 
 
 def generate_text(
@@ -79,59 +146,51 @@ def generate_text(
     prompt: str,
     *,
     max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
+    sampling: Sampling | None = None,
     prediction: str | None = None,
     raw: bool = False,
-    drafter: Any = None,
+    drafting: Drafting | None = None,
     streamer: Any = None,
     compare: bool = False,
-    trace: bool = False,
 ) -> GenerateResult:
     """Write what ``model`` would write after ``prompt``, in fewer forwards.
+
+    Control tokens that the prompt spells are text, except in a raw one.
 
     Args:
         model: a causal language model, attached or not; an attached one keeps its own drafter.
         tokenizer: the model's tokenizer.
         prompt: a message for the chat template where the tokenizer has one, else the beginning of the text.
-        max_new_tokens: at least 1.
-        temperature: 0 for greedy decoding.
-        top_p: nucleus in (0, 1]; only with a temperature.
-        seed: for sampling; the process's own generators stay as they were.
+        max_new_tokens: at least 1; the text also ends where the model's context is full.
+        sampling: how tokens are chosen; greedily by default.
         prediction: a guess at the whole output, to draft from.
         raw: continue ``prompt`` as it is, chat template or not.
-        drafter: see ``zerodraft.attach``.
+        drafting: how much is drafted, and from where.
         streamer: a transformers streamer or ``TextStream``.
         compare: also decode plainly and with transformers' prompt lookup.
-        trace: keep every step in ``stats.trace``; an attached model keeps its own setting.
 
     Raises:
         ValueError: an argument outside its range, an empty prompt, or a prompt that leaves no room in the context.
     """
-    sampling = Sampling(max_new_tokens, temperature, top_p, seed)
-    if not prompt:
+    check_length(max_new_tokens)
+    if not check_text("the prompt", prompt):
         raise ValueError("the prompt is empty")
     prompt_ids = encode(tokenizer, prompt, special=True) if raw else chat_ids(tokenizer, prompt)
-    if len(prompt_ids) >= context_size(model):
-        context = context_size(model)
+    context = context_size(model)
+    if len(prompt_ids) >= context:
         raise ValueError(f"the prompt must leave room in the context of {context} tokens, got {len(prompt_ids)}")
-    prediction_ids = None if prediction is None else encode(tokenizer, prediction)
-    call = Call(model, prompt_ids, sampling, prediction_ids, drafter, trace=trace)
-    comparison = None
-    if compare:
-        from zerodraft.integrations.compare import compare_ways
-
-        comparison = compare_ways(call, streamer=streamer)
-        written = comparison.zerodraft.written
-    else:
-        written = call.run(streamer=streamer)
+    prediction_ids = None if prediction is None else text_ids(tokenizer, check_text("the prediction", prediction))
+    limit = min(max_new_tokens, context - len(prompt_ids))
+    call = Call(model, prompt_ids, limit, sampling or Sampling(), prediction_ids, drafting or Drafting())
+    written, comparison = call.run_or_compare(streamer, compare)
+    cut_off = "length" if limit == max_new_tokens else "context"
     return GenerateResult(
         text=tokenizer.decode(written.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
         token_ids=written.token_ids,
         num_prompt_tokens=len(prompt_ids),
-        hit_limit=written.hit_limit,
+        finish_reason=cut_off if written.hit_limit else "eos",
         stats=written.stats,
+        left_out=tuple(settings_left_out(model)),
         comparison=comparison,
     )
 
@@ -154,15 +213,26 @@ class Call:
 
     model: Any
     prompt_ids: list[int]
-    sampling: Sampling
+    max_new_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
     prediction_ids: list[int] | None = None
-    drafter: Any = None
+    drafting: Drafting = field(default_factory=Drafting)
     criteria: Any = None
-    trace: bool = False
+
+    def run_or_compare(self, streamer: Any, compare: bool) -> tuple[Written, Comparison | None]:
+        """Decode with zerodraft, beside the other ways if asked for."""
+        if not compare:
+            return self.run(streamer=streamer), None
+        from zerodraft.integrations.compare import compare_ways
+
+        comparison = compare_ways(self, streamer=streamer)
+        return comparison.zerodraft.written, comparison
 
     def run(self, *, streamer: Any = None) -> Written:
         """Decode with zerodraft. The model is not changed; one that is attached is used as it is."""
-        extra: dict[str, Any] = {} if self.prediction_ids is None else {"prediction_ids": self.prediction_ids}
+        extra = self.drafting.options()
+        if self.prediction_ids is not None:
+            extra["prediction_ids"] = self.prediction_ids
         if is_attached(self.model):
             generate = self.model.generate
             ids = self.generate(streamer=streamer, attached=True, **extra)
@@ -170,7 +240,7 @@ class Call:
         else:
             from zerodraft.integrations.hf.attach import speculate
 
-            decode = speculate(self.drafter, streamer=streamer, trace=self.trace)
+            decode = speculate(self.drafting.drafter, streamer=streamer, trace=self.drafting.trace)
             ids = self.generate(custom_generate=decode, **extra)
             stats = decode.stats
         return self.written(ids, stats if stats is not None else GenerationStats())
@@ -181,11 +251,9 @@ class Call:
 
         model = self.model
         ids = torch.tensor([self.prompt_ids], device=model.device)
-        options = self.sampling.options() | extra
+        options = generate_options(model, self.sampling, self.max_new_tokens) | extra
         if self.criteria is not None:
             options["stopping_criteria"] = self.criteria(len(self.prompt_ids))
-        if getattr(model.generation_config, "pad_token_id", None) is None:
-            options["pad_token_id"] = 0  # never used at batch 1; without one transformers prints a line
         generate = model.generate if attached else type(model).generate.__get__(model)
         with self.sampling.seeded():
             output: torch.Tensor = generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
@@ -194,8 +262,34 @@ class Call:
     def written(self, ids: torch.Tensor, stats: GenerationStats) -> Written:
         """Say whether the length limit ended the text."""
         tokens = tuple(int(i) for i in ids.tolist())
-        full = len(tokens) >= self.sampling.max_new_tokens
+        full = len(tokens) >= self.max_new_tokens
         return Written(tokens, full and tokens[-1] not in end_ids(self.model), stats)
+
+
+def generate_options(model: Any, sampling: Sampling, max_new_tokens: int) -> dict[str, Any]:
+    """All keywords for ``generate`` that decide the text: no other setting of the checkpoint has a say."""
+    options: dict[str, Any] = dict.fromkeys(_settings(model))
+    options |= {"repetition_penalty": 1.0, "num_beams": 1, "num_return_sequences": 1, "use_cache": True}
+    options |= {"max_new_tokens": max_new_tokens} | sampling.options()
+    if getattr(model.generation_config, "pad_token_id", None) is None:
+        options["pad_token_id"] = 0  # rows that are filled up are masked; without one transformers prints a line
+    return options
+
+
+def settings_left_out(model: Any) -> list[str]:
+    """The checkpoint's own settings that have no say, as "name=value"; those of the sampling are not among them."""
+    ours = {"repetition_penalty", "num_beams", "max_new_tokens", "max_length", *Sampling().options()}
+    return [f"{name}={value!r}" for name, value in _settings(model).items() if name not in ours]
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    """What the checkpoint's generation configuration sets that would change a text."""
+    return {
+        name: value
+        for name, value in vars(model.generation_config).items()
+        if not (name.startswith("_") or name in _KEPT or value is None or value in (False, 0, [], {}))
+        and not (name in _ONE_IS_NEUTRAL and value == 1)
+    }
 
 
 def is_attached(model: Any) -> bool:
@@ -213,20 +307,3 @@ def context_size(model: Any) -> int:
     """Positions the model was made for; a very large number where its configuration does not say."""
     size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return int(size) if size else 1 << 30
-
-
-def chat_ids(tokenizer: Any, message: str, *, answer: str = "") -> list[int]:
-    """Token ids of a message in the chat template, up to where the answer goes on after ``answer``.
-
-    A tokenizer without a template gets the message as it is.
-    """
-    if not getattr(tokenizer, "chat_template", None):
-        return encode(tokenizer, f"{message}\n{answer}" if answer else message, special=True)
-    messages = [{"role": "user", "content": message}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return encode(tokenizer, f"{text}{answer}")
-
-
-def encode(tokenizer: Any, text: str, *, special: bool = False) -> list[int]:
-    """Token ids of a text; ``special`` adds what the tokenizer puts around one (a chat template brings its own)."""
-    return [int(i) for i in tokenizer.encode(text, add_special_tokens=special)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +14,9 @@ from zerodraft.integrations import weights
 DEMO: Final = "demo"
 DEMO_HUB_ID: Final = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+_SMALL_FILE: Final = 1 << 18  # bytes; reading and encoding as many takes a blink
+_HUGE_FILE: Final = 1 << 28  # bytes; no context holds as many
+_BYTES_PER_TOKEN: Final = 64  # more than any text has on average, but for long runs of one character
 HUB_TIMEOUT: Final = 3.0
 """Seconds a hub may take to answer before it counts as out of reach."""
 
@@ -74,6 +79,34 @@ def load_model(
     else:
         model, tokenizer, origin = *_load(name, options, local_only=not hub_answers(name)), name
     return LoadedModel(model.to(place).eval(), tokenizer, name, origin)
+
+
+def most_bytes(name: str, files: Sequence[Path]) -> int | None:
+    """Most bytes of a file that can be edited with this model; None if all the files are so small that it may fit.
+
+    The model's configuration is read for it where that is on disk, nothing else. An edit holds a file twice.
+    """
+    sizes = [path.stat().st_size for path in files if path.is_file()]
+    if max(sizes, default=0) <= _SMALL_FILE:
+        return None
+    context = _context_on_disk(name)
+    return _HUGE_FILE if context is None else max(_SMALL_FILE, context // 2 * _BYTES_PER_TOKEN)
+
+
+def _context_on_disk(name: str) -> int | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    places: list[Any] = [Path(name, "config.json")] if Path(name).is_dir() else []
+    if not places:
+        with contextlib.suppress(ValueError):  # no name of a hub
+            places.append(try_to_load_from_cache(DEMO_HUB_ID if name == DEMO else name, "config.json"))
+    if name == DEMO and (fetched := weights.find("qwen")) is not None:
+        places.append(fetched / "config.json")
+    for place in places:
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
+            config = json.loads(Path(place).read_bytes())
+            return int((config.get("text_config") or config)["max_position_embeddings"])
+    return None
 
 
 def hub_answers(hub_id: str, *, timeout: float = HUB_TIMEOUT) -> bool:

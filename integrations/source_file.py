@@ -1,15 +1,15 @@
-"""A text file that is to be edited: read once, replaced atomically, never if it changed meanwhile."""
+"""A text file that is to be edited: read once, written so that it stays what it was, never if it changed meanwhile."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import os
-import stat
-import tempfile
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from zerodraft.integrations.file_writer import FileError, check_writable, write_file
+from zerodraft.integrations.line_diff import unified_diff
 
 _BOM: Final = "\ufeff"
 
@@ -39,8 +39,7 @@ LANGUAGES: Final = {
 """Suffix to the language tag of a code fence."""
 
 
-class FileError(ValueError):
-    """The file cannot be read or written; the message says why in one line."""
+STDIN: Final = Path("-")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class SourceFile:
     """A UTF-8 file as it was read.
 
     Attributes:
-        path: as given; a symbolic link is followed for reading and writing, and stays a link.
+        path: as given; a symbolic link is followed for reading and writing, and stays a link. ``STDIN`` for the
+            standard input.
         data: its bytes.
         text: its text, without a byte order mark.
     """
@@ -58,18 +58,37 @@ class SourceFile:
     text: str
 
     @classmethod
-    def read(cls, path: Path) -> SourceFile:
-        """Read a file, or raise a FileError: absent, not a regular file, not readable, not UTF-8."""
+    def read(cls, path: Path, *, max_bytes: int | None = None) -> SourceFile:
+        """Read a file, or the standard input for ``STDIN``.
+
+        Raises:
+            FileError: absent, not a regular file, not readable, not UTF-8, or of more than ``max_bytes`` bytes, which
+                are then not read.
+        """
+        if path == STDIN:
+            return cls._decoded(path, _read_stdin())
         try:
             if path.exists() and not path.is_file():
                 raise FileError(f"{path} is not a regular file")
+            size = path.stat().st_size
+            if max_bytes is not None and size > max_bytes:
+                raise FileError(
+                    f"{path} is too large: {size} bytes, and at most {max_bytes} can fit the model's context"
+                )
             data = path.read_bytes()
-        except OSError as error:
-            raise FileError(f"cannot read {path}: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:  # a ValueError: a zero byte in the name
+            if isinstance(error, FileError):
+                raise
+            raise FileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        return cls._decoded(path, data)
+
+    @classmethod
+    def _decoded(cls, path: Path, data: bytes) -> SourceFile:
         try:
             return cls(path, data, data.decode("utf-8").removeprefix(_BOM))
         except UnicodeDecodeError as error:
-            raise FileError(f"{path} is not UTF-8: byte {data[error.start]:#04x} at {error.start}") from None
+            name = "the standard input" if path == STDIN else path
+            raise FileError(f"{name} is not UTF-8: byte {data[error.start]:#04x} at {error.start}") from None
 
     @property
     def language(self) -> str:
@@ -78,74 +97,69 @@ class SourceFile:
 
     def encode(self, text: str) -> bytes:
         """Return the bytes of a new text, with a byte order mark if the old one had it."""
-        has_bom = self.data.startswith(_BOM.encode())
-        return (_BOM * has_bom + text).encode("utf-8")
+        return self._whole(text).encode("utf-8")
+
+    def _whole(self, text: str) -> str:
+        return _BOM * self.data.startswith(_BOM.encode()) + text
 
     def replace(self, text: str) -> None:
-        """Put ``text`` in the file's place: the old one or the new one is there at any time, with the same mode.
+        """Make the file hold ``text``, as ``write_file`` does.
 
         Raises:
-            FileError: the file is write-protected, was changed or removed since it was read, or cannot be written.
+            FileError: it is write-protected, was changed or removed since it was read, or cannot be written.
         """
-        self.check_writable()
-        write_atomically(Path(os.path.realpath(self.path)), self.encode(text), expected=self.data)
+        write_file(self.path, self.encode(text), expected=self.data)
 
     def check_writable(self) -> None:
-        """Raise a FileError if the file is write-protected or gone, or its folder takes no new file."""
-        target = Path(os.path.realpath(self.path))
-        if not os.access(target, os.W_OK) or not os.access(target.parent, os.W_OK):
-            raise FileError(f"cannot write {self.path}: it is write-protected or gone")
+        """Raise a FileError if the file is write-protected or gone."""
+        if not os.path.exists(self.path):
+            raise FileError(f"cannot write {self.path}: it is gone")
+        check_writable(self.path)
 
-    def diff(self, text: str) -> str:
-        """Return the unified diff from the old text to ``text``, in the form that ``patch -p1`` takes."""
-        name = self.path.as_posix().lstrip("/")
-        lines = difflib.unified_diff(_lines(self.text), _lines(text), f"a/{name}", f"b/{name}")
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    def diff(self, text: str, folder: Path | None = None) -> str:
+        """Return the unified diff from the old text to ``text``, in the form that patch and git apply take.
+
+        Args:
+            text: the new text.
+            folder: what the file's name is given from, and where ``patch -p1`` applies the diff: one that holds it. The
+                nearest folder that holds both the file and the current folder, by default.
+        """
+        name = diff_name(self.path, diff_folder([self.path]) if folder is None else folder)
+        return unified_diff(self._whole(self.text), self._whole(text), _quoted(f"a/{name}"), _quoted(f"b/{name}"))
 
 
-def write_atomically(target: Path, data: bytes, *, expected: bytes | None = None) -> None:
-    """Write ``data`` beside ``target`` and rename it into place. An existing file's mode and owner are kept.
+def _read_stdin() -> bytes:
+    if sys.stdin is None:
+        raise FileError("the standard input is closed")
+    try:
+        return sys.stdin.buffer.read()
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read the standard input: {error}") from None
 
-    Args:
-        target: no symbolic link.
-        data: the new content.
-        expected: what the file must still hold just before the rename, None if that does not matter.
 
-    Raises:
-        FileError: it holds something else, or cannot be written. Nothing was changed then.
+def diff_folder(paths: list[Path]) -> Path:
+    """The nearest folder that holds the current one and all these files."""
+    return Path(
+        os.path.commonpath([os.path.realpath(os.curdir), *(os.path.dirname(os.path.realpath(path)) for path in paths)])
+    )
+
+
+def diff_name(path: Path, folder: Path) -> str:
+    """A file's name as seen from a folder above it, without links on the way: diff tools refuse those, and ".."."""
+    return Path(os.path.relpath(os.path.realpath(path), folder)).as_posix()
+
+
+def _quoted(name: str) -> str:
+    """A name as git writes it in the head of a diff: in quotes where it holds what would end it, else as it is.
+
+    Behind a name with a blank there is a tab, by which ``patch`` knows where it ends.
     """
+    data = os.fsencode(name)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            _copy_rights(target, Path(name))
-            if expected is not None and (not target.exists() or target.read_bytes() != expected):
-                raise FileError(f"{target} changed while the model was writing; it was left as it is")
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from None
-
-
-def _copy_rights(old: Path, new: Path) -> None:
-    try:
-        known = old.stat()
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        new.chmod(0o666 & ~mask)
-        return
-    with contextlib.suppress(OSError):  # another owner's file in a shared folder: the content can be ours, no more
-        os.chown(new, known.st_uid, known.st_gid)
-    new.chmod(stat.S_IMODE(known.st_mode))
-
-
-def _lines(text: str) -> list[str]:
-    """Split at line feeds only, ends kept; ``str.splitlines`` would also split at form feeds and their like."""
-    lines = text.split("\n")
-    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+        is_plain = all(char >= " " and char not in '"\\\x7f' for char in data.decode("utf-8")) and name[-1] != " "
+    except UnicodeDecodeError:
+        is_plain = False
+    if is_plain:
+        return f"{name}\t" if " " in name else name
+    escapes = {ord('"'): '\\"', ord("\\"): "\\\\", 9: "\\t", 10: "\\n", 13: "\\r"}
+    return '"' + "".join(escapes.get(b, chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in data) + '"'

@@ -6,8 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from zerodraft.integrations.generating import Sampling, chat_ids, context_size, encode, end_ids, is_attached
+from zerodraft.integrations.generating import (
+    Drafting,
+    Sampling,
+    check_length,
+    context_size,
+    end_ids,
+    generate_options,
+    is_attached,
+)
 from zerodraft.integrations.splitting import split_text
+from zerodraft.integrations.text_ids import chat_ids, check_text, text_ids
 from zerodraft.lookup.stats import GenerationStats
 
 PRESETS: Final = {
@@ -58,12 +67,10 @@ def summarize_text(
     instruction: str | None = None,
     preset: str | None = None,
     max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
+    sampling: Sampling | None = None,
     max_part_tokens: int | None = None,
     batch_size: int = 4,
-    drafter: Any = None,
+    drafting: Drafting | None = None,
     progress: Progress | None = None,
 ) -> Summary:
     """Summarize one text; arguments as in ``summarize_texts``.
@@ -79,12 +86,10 @@ def summarize_text(
         instruction=instruction,
         preset=preset,
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
+        sampling=sampling,
         max_part_tokens=max_part_tokens,
         batch_size=batch_size,
-        drafter=drafter,
+        drafting=drafting,
         progress=progress,
     )
     if isinstance(found, SummaryError):
@@ -100,12 +105,10 @@ def summarize_texts(
     instruction: str | None = None,
     preset: str | None = None,
     max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
+    sampling: Sampling | None = None,
     max_part_tokens: int | None = None,
     batch_size: int = 4,
-    drafter: Any = None,
+    drafting: Drafting | None = None,
     progress: Progress | None = None,
     plain: bool = False,
 ) -> list[Summary | SummaryError]:
@@ -122,7 +125,8 @@ def summarize_texts(
         instruction: what to ask for, in the place of a preset.
         preset: "bullets" (the default), "abstract" or "headline".
         max_new_tokens: most tokens of each summary, those of parts included.
-        temperature, top_p, seed, drafter: as in ``generate_text``; every part draws from a seed of its own.
+        sampling: how tokens are chosen; greedily by default. Every part draws from a seed of its own.
+        drafting: how much is drafted, and from where.
         max_part_tokens: split texts above so many tokens even if more would fit.
         batch_size: parts in one forward.
         progress: told (done, total) parts after every batch; the total grows when summaries are merged.
@@ -134,21 +138,19 @@ def summarize_texts(
     Raises:
         ValueError: an argument outside its range.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check_request(instruction, preset, max_new_tokens, max_part_tokens, batch_size)
+    if isinstance(texts, str):
+        raise ValueError("texts must be several texts, got one: summarize_text takes it")
     asked, for_parts = instructions(instruction, preset)
-    sampling = Sampling(max_new_tokens, temperature, top_p, seed)
     room = _room(model, tokenizer, (asked, for_parts), max_new_tokens)
     if max_part_tokens is not None:
-        if max_part_tokens < 1:
-            raise ValueError(f"max_part_tokens must be at least 1, got {max_part_tokens}")
         room = min(room, max_part_tokens)
     stats = GenerationStats()
     work = [_Text(text) for text in texts]
-    writer = _Writer(model, tokenizer, sampling, drafter, plain, batch_size, stats, progress)
-    for each in work:
-        if not each.text.strip():
-            each.error = SummaryError("there is nothing to summarize: the text is empty")
+    options = generate_options(model, sampling or Sampling(), max_new_tokens)
+    writer = _Writer(
+        model, tokenizer, options, sampling or Sampling(), drafting or Drafting(), plain, batch_size, stats, progress
+    )
     for _ in range(_MAX_ROUNDS):
         jobs = [job for each in work for job in each.begin_round(tokenizer, room, asked, for_parts)]
         if not jobs:
@@ -186,21 +188,27 @@ class _Text:
     num_last_parts: int = 0
 
     def __post_init__(self) -> None:
-        self.text = self.source
+        try:
+            self.text = check_text("the text", self.source)
+        except ValueError as error:
+            self.error = SummaryError(str(error))
+            return
+        if not self.text.strip():
+            self.error = SummaryError("there is nothing to summarize: the text is empty")
 
     def begin_round(self, tokenizer: Any, room: int, asked: str, for_parts: str) -> list[_Job]:
         """The parts that are to be summarized next; none once the text is done."""
         self.jobs = []
         if self.is_done or self.error is not None:
             return []
-        parts = split_text(self.text, room, lambda piece: len(encode(tokenizer, piece)))
+        parts = split_text(self.text, room, lambda piece: len(text_ids(tokenizer, piece)))
         parts = [part for part in parts if part.strip()]
         if self.num_rounds and len(parts) >= max(2, self.num_last_parts):
             self.error = SummaryError(f"the summaries of its {len(parts)} parts do not get shorter")
             return []
         if not self.num_rounds:
             self.num_parts = len(parts)
-            self.num_tokens = len(encode(tokenizer, self.text))
+            self.num_tokens = len(text_ids(tokenizer, self.text))
         self.num_last_parts = len(parts)
         ask = (_PARTS_NOTE if self.num_rounds else "") + (asked if len(parts) == 1 else for_parts)
         self.jobs = [_Job(f"{part.strip()}\n\n{ask}", part) for part in parts]
@@ -236,8 +244,9 @@ class _Writer:
 
     model: Any
     tokenizer: Any
+    options: dict[str, Any]
     sampling: Sampling
-    drafter: Any
+    drafting: Drafting
     plain: bool
     batch_size: int
     stats: GenerationStats
@@ -266,7 +275,7 @@ class _Writer:
     def _write_batch(self, batch: list[tuple[int, _Job]]) -> None:
         prompts = [chat_ids(self.tokenizer, job.message) for _, job in batch]
         longest, context = max(map(len, prompts)), context_size(self.model)
-        if longest + self.sampling.max_new_tokens > context:
+        if longest + self.options["max_new_tokens"] > context:
             raise SummaryError(f"a part of {longest} tokens and its summary do not fit the context of {context}")
         rows = self._generate(prompts, [number for number, _ in batch], [job.part for _, job in batch])
         ends = end_ids(self.model)
@@ -283,12 +292,11 @@ class _Writer:
         model, longest = self.model, max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
         mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in prompts], device=model.device)
-        options = self.sampling.options()
-        if getattr(model.generation_config, "pad_token_id", None) is None:
-            options["pad_token_id"] = 0
+        options = dict(self.options)
         own = type(model).generate.__get__(model)
         if not self.plain:
-            options["prediction_ids"] = [encode(self.tokenizer, part) for part in parts]
+            options |= self.drafting.options()
+            options["prediction_ids"] = [text_ids(self.tokenizer, part) for part in parts]
             if self.sampling.seed is not None and self.sampling.temperature > 0:
                 options["seeds"] = [self.sampling.seed + number for number in numbers]
         if self.plain:
@@ -299,10 +307,21 @@ class _Writer:
         else:
             from zerodraft.integrations.hf.attach import speculate
 
-            decode = speculate(self.drafter, on_finish=self.stats.merge)
+            decode = speculate(self.drafting.drafter, on_finish=self.stats.merge)
             output = own(input_ids=ids, attention_mask=mask, custom_generate=decode, **options)
         rows: list[list[int]] = output[:, longest:].tolist()
         return rows
+
+
+def check_request(
+    instruction: str | None, preset: str | None, max_new_tokens: Any, max_part_tokens: Any, batch_size: Any
+) -> None:
+    """Refuse what is wrong in itself, whatever the model and the texts are."""
+    instructions(instruction, preset)
+    check_length(max_new_tokens)
+    check_length(batch_size, name="batch_size")
+    if max_part_tokens is not None:
+        check_length(max_part_tokens, name="max_part_tokens")
 
 
 def instructions(instruction: str | None, preset: str | None) -> tuple[str, str]:
@@ -310,7 +329,7 @@ def instructions(instruction: str | None, preset: str | None) -> tuple[str, str]
     if instruction is not None:
         if preset is not None:
             raise ValueError("give an instruction or a preset, not both")
-        if not instruction.strip():
+        if not check_text("the instruction", instruction).strip():
             raise ValueError("the instruction is empty")
         return instruction.strip(), instruction.strip()
     name = DEFAULT_PRESET if preset is None else preset

@@ -9,31 +9,16 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
     from zerodraft.integrations.compare import Comparison
+    from zerodraft.integrations.editing import EditResult
+    from zerodraft.integrations.generating import GenerateResult
     from zerodraft.integrations.models import LoadedModel
     from zerodraft.lookup.stats import GenerationStats
-
-Model = Annotated[str, typer.Option(help="Folder, hub id, or 'demo': a small model that is fetched once.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is float32 on a CPU.")]
-Device = Annotated[str, typer.Option(help="A torch device; auto takes the accelerator where there is one.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy decoding.")]
-TopP = Annotated[float, typer.Option(help="Nucleus, in (0, 1]; only with a temperature.")]
-Seed = Annotated[int | None, typer.Option(help="Seed for sampling.", show_default="none")]
-Compare = Annotated[bool, typer.Option("--compare", help="Also decode plainly and with HF's prompt lookup.")]
-ShowDrafts = Annotated[bool, typer.Option("--show-drafts", help="Colour the text by where it was drafted from.")]
-Recycle = Annotated[bool, typer.Option("--recycle", help="Also draft what the model itself nearly said before.")]
-Lookahead = Annotated[
-    str | None,
-    typer.Option(
-        "--lookahead", help="Also guess by Lookahead: window, n-gram size, guesses; 4,4,8.", show_default="none"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with text and statistics.")]
 
 _EXTRA_OF: Final = {"torch": "hf", "transformers": "hf", "tokenizers": "hf", "platformdirs": "demo", "gguf": "demo"}
 """Packages that a command may find missing, and the extra that brings them."""
@@ -50,23 +35,6 @@ def load(name: str, dtype: str, device: str) -> LoadedModel:
     if (seconds := warm_up()) > 2.0:
         talk(f"compiled the lookup kernels in {seconds:.0f} s (once per machine)")
     return loaded
-
-
-def drafter_of(recycle: bool, lookahead: str | None) -> Any:
-    """The drafter that the options ask for, None for the default one."""
-    if not recycle and lookahead is None:
-        return None
-    from zerodraft.lookup.beside import Beside
-    from zerodraft.lookup.drafter import Drafter
-    from zerodraft.lookup.lookahead import Lookahead
-
-    own = Drafter(recycle=recycle)
-    if lookahead is None:
-        return own
-    parts = lookahead.split(",")
-    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--lookahead must be three numbers, window, n-gram size and guesses, got {lookahead!r}")
-    return Beside(own, Lookahead(*map(int, parts)))
 
 
 @contextlib.contextmanager
@@ -152,21 +120,53 @@ def print_table(comparison: Comparison) -> None:
     console.print(table) if console.is_terminal else Console(stderr=True, width=140).print(table)
 
 
-def print_json(loaded: LoadedModel, stats: GenerationStats, comparison: Comparison | None, **values: Any) -> None:
-    compared = None if comparison is None else comparison.as_dict()
-    trace = None if stats.trace is None else stats.trace.as_dict()
-    document = values | {"model": loaded.origin, "stats": stats.as_dict(), "compare": compared, "trace": trace}
-    write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+def json_values(loaded: LoadedModel, result: EditResult | GenerateResult, **values: Any) -> dict[str, Any]:
+    """Text and statistics of a run that kept its trace, JSON-ready."""
+    stats, comparison = result.stats, result.comparison
+    return values | {
+        "spans": spans_of(loaded, result),
+        "left_out": list(result.left_out),
+        "model": loaded.origin,
+        "stats": stats.as_dict(),
+        "compare": None if comparison is None else comparison.as_dict(),
+        "trace": None if stats.trace is None else stats.trace.as_dict(),
+    }
 
 
-def write_out(text: str) -> None:
-    """Write to stdout byte for byte: line ends are not translated, whatever the platform."""
+def print_json(document: dict[str, Any]) -> None:
+    """Print one object. What UTF-8 cannot carry, such as an odd file name, is escaped."""
+    write_out(json.dumps(document, ensure_ascii=False, indent=2) + "\n", errors="backslashreplace")
+
+
+def spans_of(loaded: LoadedModel, result: EditResult | GenerateResult) -> list[tuple[str, str]]:
+    """The answer in runs of tokens of one source."""
+    from zerodraft.integrations.colouring import spans
+
+    trace = result.stats.trace
+    assert trace is not None
+    return spans(loaded.tokenizer, result.token_ids, trace.sources())
+
+
+def print_diff(diff: str, *, stderr: bool = False) -> None:
+    """Print a diff, in colours where this is a terminal."""
+    colours = {"+": typer.colors.GREEN, "-": typer.colors.RED, "@": typer.colors.CYAN}
+    if (sys.stderr if stderr else sys.stdout).isatty():
+        lines = diff.split("\n")
+        diff = "\n".join(typer.style(line, fg=colours[line[0]]) if line[:1] in colours else line for line in lines)
+    if stderr:
+        typer.echo(diff, err=True, nl=False)
+    else:
+        write_out(diff)
+
+
+def write_out(text: str, *, errors: str = "surrogateescape") -> None:
+    """Write to stdout byte for byte: line ends are not translated, and names are the bytes they were."""
     sys.stdout.flush()
     buffer = getattr(sys.stdout, "buffer", None)
     if buffer is None:
         sys.stdout.write(text)
     else:
-        buffer.write(text.encode("utf-8"))
+        buffer.write(text.encode("utf-8", errors))
     sys.stdout.flush()
 
 

@@ -421,8 +421,8 @@ def propose(
 
     Every node is worth the probability that it is reached and right times the price of its token. Nodes are taken by
     worth, parents first; the draft ends where the sum of their worth exceeds the extra cost of the forward most.
-    Where none does, the draft with the most expected tokens per cost is taken if they are more than ``MIN_RATE``: prices
-    hope for a cheaper draft later, which a fork ahead can forbid for as long as the copy lasts.
+    Where none does, the draft with the most expected tokens per cost is taken if they are more than ``MIN_RATE``:
+    prices hope for a cheaper draft later, which a fork ahead can forbid for as long as the copy lasts.
     ``first`` gets the best candidate; ``expected`` the expected tokens and the cost of what was drafted or, where
     nothing was, of the best draft that did not pay.
     """

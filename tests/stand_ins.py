@@ -40,10 +40,10 @@ EDITED = [
     "    with open(path) as file:\n",
     "        return json.load(file)\n\n\n",
     'CONFIG = read_config("app.json")\n',
-    "```",
+    "````",
 ]
 ANSWER = ["A call in tail position ", "needs no frame of its own, ", "so the stack does not grow."]
-TURN, FENCE = "<|im_start|>assistant\n", "```python\n"
+TURN, FENCE = "<|im_start|>assistant\n", "````python\n"
 PIECES = [TURN, FENCE, *EDITED, *ANSWER]
 TEXT = "The committee met on Monday. It agreed to plant trees.\n\nThe trees will be lindens. Work begins in spring.\n\n"
 
@@ -67,6 +67,47 @@ def byte_tokenizer(pieces: Sequence[str] = ()) -> Any:
         pad_token=SPECIAL[0],
         additional_special_tokens=list(SPECIAL[:2]),
         chat_template=CHAT,
+    )
+
+
+_LETTERS = [chr(code) for code in range(33, 127)] + list("éèüßñäö你好世界")
+
+
+def llama2_style_tokenizer() -> Any:
+    """As Llama 2's: a blank is put before a text, and decoding drops the first one; what it does not know is bytes."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    vocab = {piece: i for i, piece in enumerate(["<unk>", "<s>", "</s>", *_BYTES, "▁", *_LETTERS])}
+    inner = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _wrapped(inner, "{{ bos_token }}{% for m in messages %}[INST] {{ m.content | trim }} [/INST]{% endfor %}")
+
+
+def metaspace_tokenizer() -> Any:
+    """Blanks as ▁, one before a text, accents composed (NFC): an untouched line may come out of it as other bytes."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    vocab = {piece: i for i, piece in enumerate(["<unk>", "<s>", "</s>", *_BYTES, "▁", *_LETTERS])}
+    inner = Tokenizer(models.BPE(vocab, [], byte_fallback=True))
+    inner.normalizer = normalizers.NFC()
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+    inner.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace(replacement="▁", prepend_scheme="always")]
+    )
+    return _wrapped(inner, "{% for m in messages %}{{ bos_token }}user\n{{ m.content }}{{ eos_token }}\n{% endfor %}")
+
+
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def _wrapped(inner: Any, template: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>", chat_template=template
     )
 
 

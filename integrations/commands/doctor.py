@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from zerodraft.integrations.terminal import Device, Dtype, Json, load, one_line_errors, talk, write_out
+from zerodraft.integrations.command_options import Device, Dtype, Json
+from zerodraft.integrations.terminal import load, one_line_errors, talk, write_out
 
 if TYPE_CHECKING:
     from zerodraft.lookup.cost import CostCurve

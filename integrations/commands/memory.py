@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from zerodraft.integrations.terminal import Json, one_line_errors, talk, write_out
+from zerodraft.integrations.command_options import Json
+from zerodraft.integrations.terminal import one_line_errors, talk, write_out
 
 if TYPE_CHECKING:
     from zerodraft.lookup.memory import DraftMemory

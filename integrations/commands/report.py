@@ -20,13 +20,14 @@ def report(
 ) -> None:
     """Make a page about a run. Shows its text by source, what was accepted, what it cost."""
     with one_line_errors():
+        from zerodraft.integrations.file_writer import check_writable, write_file
         from zerodraft.integrations.report import read_run, render, replay_run
-        from zerodraft.integrations.source_file import write_atomically
 
+        check_writable(output)
         run = read_run(file)
         if run is None:
             run = replay_run(file, tokenizer=tokenizer, skip_bad=skip_bad)
         elif tokenizer is not None:
             raise ValueError("--tokenizer is for traces; a run has its text with it")
-        write_atomically(output.resolve(), render(run).encode("utf-8", "replace"))
+        write_file(output, render(run).encode("utf-8", "replace"))
         talk(f"wrote {output}")

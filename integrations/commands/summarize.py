@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from zerodraft.integrations.terminal import (
+from zerodraft.integrations.command_options import (
     Device,
     Dtype,
     Json,
+    Lookahead,
+    MaxDraftTokens,
+    Memory,
     Model,
+    Namespace,
+    NoDraft,
+    Recycle,
+    Remember,
     Seed,
     Temperature,
     TopP,
-    load,
-    one_line_errors,
-    summary,
-    talk,
-    write_out,
+    drafter_of,
+    drafting_of,
+    sampling_of,
+    save_memory,
 )
+from zerodraft.integrations.terminal import load, one_line_errors, print_json, summary, talk, write_out
 
 
 def summarize(
-    files: Annotated[list[Path], typer.Argument(help="The texts, UTF-8.")],
+    files: Annotated[list[Path], typer.Argument(help="The texts, UTF-8; - for the standard input.")],
     preset: Annotated[str | None, typer.Option(help="bullets, abstract or headline.", show_default="bullets")] = None,
     instruction: Annotated[
         str | None, typer.Option("--instruction", "-i", help="What to ask for instead.", show_default="none")
@@ -41,16 +47,23 @@ def summarize(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: Seed = None,
+    no_draft: NoDraft = False,
+    max_draft_tokens: MaxDraftTokens = None,
+    recycle: Recycle = False,
+    lookahead: Lookahead = None,
+    memory: Memory = None,
+    namespace: Namespace = None,
+    remember: Remember = False,
     as_json: Json = False,
 ) -> None:
     """Summarize files of any length. Long ones go in parts, whose summaries are merged."""
     with one_line_errors():
-        from zerodraft.integrations.generating import Sampling
         from zerodraft.integrations.source_file import SourceFile
-        from zerodraft.integrations.summarizing import Summary, instructions, summarize_texts
+        from zerodraft.integrations.summarizing import Summary, check_request, summarize_texts
 
-        Sampling(max_new_tokens, temperature, top_p, seed)
-        instructions(instruction, preset)
+        check_request(instruction, preset, max_new_tokens, max_part_tokens, batch_size)
+        sampling = sampling_of(temperature, top_p, seed)
+        make_drafter = drafter_of(recycle, lookahead, memory, namespace, remember, no_draft)
         texts: dict[Path, str] = {}
         results: dict[Path, Any] = {}
         for file in dict.fromkeys(files):
@@ -60,6 +73,7 @@ def summarize(
                 results[file] = error
         if texts:
             loaded = load(model, dtype, device)
+            drafting = drafting_of(loaded, make_drafter, no_draft, max_draft_tokens, namespace, remember, False)
             found = summarize_texts(
                 loaded.model,
                 loaded.tokenizer,
@@ -67,17 +81,17 @@ def summarize(
                 instruction=instruction,
                 preset=preset,
                 max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                seed=seed,
+                sampling=sampling,
                 max_part_tokens=max_part_tokens,
                 batch_size=batch_size,
+                drafting=drafting,
                 progress=lambda done, total: talk(f"{done} of {total} parts"),
             )
             results |= zip(texts, found)
+            save_memory(drafting)
         if as_json:
             origin = loaded.origin if texts else None
-            write_out(json.dumps(_document(files, results, origin), ensure_ascii=False, indent=2) + "\n")
+            print_json(_document(files, results, origin))
         else:
             write_out(_text(files, results))
         for file in dict.fromkeys(files):

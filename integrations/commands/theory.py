@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from zerodraft.integrations.terminal import Json, one_line_errors, write_out
+from zerodraft.integrations.command_options import Json
+from zerodraft.integrations.terminal import one_line_errors, write_out
 
 
 def theory(

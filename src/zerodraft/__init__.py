@@ -14,8 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerodraft.integrations.editing import edit_text
-    from zerodraft.integrations.generating import generate_text
+    from zerodraft.integrations.editing import EditError, edit_text
+    from zerodraft.integrations.generating import Drafting, Sampling, generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
     from zerodraft.integrations.summarizing import summarize_text, summarize_texts
     from zerodraft.lookup.cost import CostCurve
@@ -51,6 +51,9 @@ _HOME_OF = {
     "TokenRecycler": "zerodraft.lookup.recycling",
     "GenerationStats": "zerodraft.lookup.stats",
     "edit_text": "zerodraft.integrations.editing",
+    "EditError": "zerodraft.integrations.editing",
+    "Drafting": "zerodraft.integrations.generating",
+    "Sampling": "zerodraft.integrations.generating",
     "generate_text": "zerodraft.integrations.generating",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
@@ -66,12 +69,15 @@ __all__ = [
     "DraftPolicy",
     "DraftSession",
     "Drafter",
+    "Drafting",
+    "EditError",
     "GenerationStats",
     "Lookahead",
     "MemoryFileError",
     "NgramIndex",
     "Outcome",
     "PhraseBook",
+    "Sampling",
     "SuffixTree",
     "TokenRecycler",
     "attach",

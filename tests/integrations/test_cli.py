@@ -221,7 +221,7 @@ def test_the_prompt_comes_from_argument_file_or_stdin(tiny_folder: Path, tmp_pat
     assert zerodraft("generate", "héllo", "--raw", *options).stdout not in texts
     _refused(zerodraft("generate", "a", "-f", tmp_path / "prompt.txt", *options), "not both")
     _refused(zerodraft("generate", *options, stdin=b" \n"), "empty")
-    _refused(zerodraft("generate", *options, stdin=b"\xff"), "decode")
+    _refused(zerodraft("generate", *options, stdin=b"\xff"), "not UTF-8")
 
 
 def test_every_sampling_option_has_an_effect(tiny_folder: Path) -> None:
@@ -264,13 +264,15 @@ def test_help_states_the_defaults_of_the_code() -> None:
     import inspect
 
     from zerodraft.integrations.editing import edit_text
-    from zerodraft.integrations.generating import generate_text
+    from zerodraft.integrations.generating import Drafting, Sampling, generate_text
 
     for command, function in ((cli.edit, edit_text), (cli.generate, generate_text)):
-        mine, theirs = inspect.signature(command).parameters, inspect.signature(function).parameters
+        mine = {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
+        theirs = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+        theirs |= vars(Sampling()) | vars(Drafting())
         shared = set(mine) & set(theirs) - {"prompt", "instruction", "model"}
-        assert {name: mine[name].default for name in shared} == {name: theirs[name].default for name in shared}
-        assert {"max_new_tokens", "temperature", "top_p", "seed", "compare"} <= shared
+        assert {name: mine[name] for name in shared} == {name: theirs[name] for name in shared}
+        assert {"max_new_tokens", "temperature", "top_p", "seed", "compare", "max_draft_tokens", "namespace"} <= shared
 
 
 def test_the_installed_command_runs_and_says_its_version(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import zerodraft
 from zerodraft.integrations import compare
 from zerodraft.integrations.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Comparison, Difference, first_difference
-from zerodraft.integrations.editing import edit_call
+from zerodraft.integrations.editing import Edit
 from zerodraft.integrations.generating import Call, Sampling
 
 CODE = "def area(width, height):\n    return width * height\n\n\nprint(area(3, 4))\n"
@@ -18,13 +18,13 @@ NEW = CODE.replace("width", "breadth")
 
 @pytest.fixture
 def comparison(scripted: Any, tokenizer: Any) -> Comparison:
-    call, _ = edit_call(scripted(f"{NEW}```"), tokenizer, CODE, "Rename.")
+    call = Edit.of(scripted(f"{NEW}````"), tokenizer, CODE, "Rename.").call
     return compare.compare_ways(call)
 
 
 def test_plain_decoding_does_one_forward_per_token(comparison: Comparison) -> None:
     plain = comparison[PLAIN]
-    assert plain.num_forwards == plain.num_tokens == len(NEW) + 4
+    assert plain.num_forwards == plain.num_tokens == len(NEW) + 5
     assert plain.num_draft_tokens == 0
     assert plain.acceptance is None
     assert plain.tokens_per_forward == 1.0
@@ -63,7 +63,7 @@ def test_the_other_ways_go_past_what_is_attached(scripted: Any, tokenizer: Any) 
             return super().begin(*args, **options)
 
     model = zerodraft.attach(scripted(f"{NEW}```"), Counting())
-    call, _ = edit_call(model, tokenizer, CODE, "Rename.")
+    call = Edit.of(model, tokenizer, CODE, "Rename.").call
     result = compare.compare_ways(call)
     assert Counting.num_sessions == 2, "the short run and the measured one"
     assert result[PLAIN].num_forwards == result[PLAIN].num_tokens
@@ -75,7 +75,7 @@ def test_the_gap_is_the_models_own(tiny_model: Any) -> None:
     import torch
 
     prompt = [5, 9, 70, 33, 9]
-    call = Call(tiny_model, prompt, Sampling(12))
+    call = Call(tiny_model, prompt, 12)
     out = tiny_model.generate(
         torch.tensor([prompt]), max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True
     )
@@ -101,6 +101,6 @@ def test_verdicts_name_the_difference(comparison: Comparison) -> None:
 
 
 def test_sampling_without_a_seed_is_compared_under_one(scripted: Any, tokenizer: Any) -> None:
-    call, _ = edit_call(scripted(f"{NEW}```"), tokenizer, CODE, "Rename.", temperature=0.8)
+    call = Edit.of(scripted(f"{NEW}````"), tokenizer, CODE, "Rename.", sampling=Sampling(0.8)).call
     assert call.sampling.seed is None
     assert compare.compare_ways(call).verdict(ZERODRAFT) == "identical"

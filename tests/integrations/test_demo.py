@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zerodraft.integrations import models, weights
-from zerodraft.integrations.editing import edit_call, edit_text
+from zerodraft.integrations.editing import Edit, edit_text
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -89,7 +89,7 @@ def test_the_rename_comes_out_right_with_qwen(demo: Any) -> None:
     result = edit_text(loaded.model, loaded.tokenizer, text, demo.INSTRUCTION, language="python")
     assert result.text == text.replace(*demo.RENAME)
     assert result.stats.tokens_per_forward >= 5
-    call, _ = edit_call(loaded.model, loaded.tokenizer, text, demo.INSTRUCTION, language="python")
+    call = Edit.of(loaded.model, loaded.tokenizer, text, demo.INSTRUCTION, language="python").call
     ids = torch.tensor([[*call.prompt_ids, *result.token_ids]])
     with torch.no_grad():
         logits = loaded.model(input_ids=ids, logits_to_keep=len(result.token_ids) + 1).logits

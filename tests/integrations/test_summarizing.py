@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import zerodraft
 from zerodraft.integrations import cli, models, summarizing
+from zerodraft.integrations.generating import Drafting, Sampling
 from zerodraft.integrations.splitting import split_text
 from zerodraft.integrations.summarizing import PRESETS, Summary, SummaryError, summarize_text, summarize_texts
 
@@ -88,8 +89,8 @@ def test_seeds_and_instructions_have_an_effect(tiny_model: Any, tokenizer: Any) 
     def text(**options: Any) -> str:
         return summarize_text(tiny_model, tokenizer, DOCUMENTS[1], max_new_tokens=20, **options).text
 
-    hot = {"temperature": 1.5, "seed": 3}
-    assert text(**hot) == text(**hot) != text(temperature=1.5, seed=4)
+    hot = {"sampling": Sampling(1.5, seed=3)}
+    assert text(**hot) == text(**hot) != text(sampling=Sampling(1.5, seed=4))
     asked = [text(preset=name) for name in PRESETS]
     assert text() == asked[0]
     assert len({*asked, text(instruction="Why?")}) == 4
@@ -184,8 +185,9 @@ def test_no_model_is_loaded_for_nothing(files: list[Path], monkeypatch: pytest.M
 def test_help_states_the_defaults_of_the_code() -> None:
     import inspect
 
-    mine = inspect.signature(cli.summarize).parameters
-    theirs = inspect.signature(summarize_text).parameters
+    mine = {name: parameter.default for name, parameter in inspect.signature(cli.summarize).parameters.items()}
+    theirs = {name: parameter.default for name, parameter in inspect.signature(summarize_text).parameters.items()}
+    theirs |= vars(Sampling()) | vars(Drafting())
     shared = set(mine) & set(theirs) - {"model"}
-    assert {name: mine[name].default for name in shared} == {name: theirs[name].default for name in shared}
-    assert len(shared) == 8
+    assert {name: mine[name] for name in shared} == {name: theirs[name] for name in shared}
+    assert len(shared) == 11
