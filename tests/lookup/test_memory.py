@@ -34,7 +34,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     contexts = Bundle("contexts")
 
-    @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 6), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
+    @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 4), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
     def start(self, max_tokens, min_len, min_prob):
         self.directory = Path(tempfile.mkdtemp())
         self.limit, segment_module.SEARCH_LIMIT = segment_module.SEARCH_LIMIT, 10**6  # the oracle looks at everything
@@ -203,7 +203,7 @@ def test_every_flipped_byte_is_noticed(saved):
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ('"version": 1', '"version": 2', "version 2"),
+        ('"version": 1', '"version": 3', "version 3"),
         ("first_live", "last_live", "damaged"),
         ("zerodraft", "x", "not a"),
     ],
@@ -414,7 +414,7 @@ def test_preload_reports_progress():
         {"max_tokens": 10**10},
         {"max_tokens": 1.5},
         {"min_match_len": 0},
-        {"min_match_len": 513},
+        {"min_match_len": 4097},
         {"min_prob": -0.1},
         {"min_prob": 1.1},
         {"min_prob": float("nan")},
@@ -525,7 +525,7 @@ def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, poi
 
 
 def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):
-    from zerodraft.lookup import memory as module
+    from zerodraft.lookup import memory_files as module
 
     missing = 3
 
