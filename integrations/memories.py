@@ -20,7 +20,8 @@ def open_memory(
     """Open a memory that is kept in a directory, or start one there, for a model with this tokenizer.
 
     Nothing is written before ``memory.save()``. That publishes what was added, and the tokenizer's fingerprint where
-    the directory has none yet; it takes in what others published, so it can be called after every text. If it fails (MemoryFileError, OSError) the directory is as it was, and what was added is still in the memory.
+    the directory has none; it takes in what others published, so it can be called after every text. If it fails
+    (MemoryFileError, OSError) the directory is as it was, and what was added is still in the memory.
 
     Cost: headers of the files, and ``fingerprint`` (half a second for 150,000 tokens); no text is read.
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 Encode = Callable[[str], list[int]]
 
-# What tokenizers of one vocabulary may still cut differently: blanks, line ends, digits, accents, scripts, signs.
+# What tokenizers of one vocabulary may still cut differently: blanks, line ends, digits, case, scripts, signs. No text
+# that is not NFC: one tokenizer's folder and its tokenizer.json, loaded alone, differ in nothing else at times.
 _PROBE: Final = (
-    "def naïve_sum(xs: list[int]) -> int:\n    # Über 1234567\n\ttotal  =   0\r\n    return 'e\u0301 é Straße \ufb01'"
-    " + \"don't WE'LL\" <= 3.14e-10\n\n\n日本語の文 한국어 русский עברית \U0001f469\u200d\U0001f4bb a\u00a0b"
+    "def naïve_sum(xs: list[int]) -> int:\n    # Über 1234567\n\ttotal  =   0\r\n    return 'Straße' + \"don't WE'LL\""
+    " <= 3.14e-10\n\n\n日本語の文 한국어 русский עברית \U0001f469\u200d\U0001f4bb"
 )
 
 
