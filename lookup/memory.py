@@ -435,6 +435,7 @@ class DraftMemory:
             raise ValueError(
                 f"directory must be a folder, got {os.fspath(directory)}: {error.filename} is not"
             ) from None
+        read_manifest(path)  # what is not a memory's is refused before anything is written there
         self._directory = path
 
     def _open_listed(self, directory: Path) -> list[Segment]:
