@@ -62,6 +62,8 @@ def load_tokenizer(source: str | Path, *, as_model: bool = False) -> Any:
     """
     path = Path(source)
     file = path / "tokenizer.json" if path.is_dir() else path
+    if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or path.parts[:1] in ((), ("..",))):
+        raise ValueError(f"no tokenizer at {source}: no such file or folder")  # nor could it be a hub id
     is_plain = file.is_file() and not (as_model and (path / "tokenizer_config.json").is_file() and _has_transformers())
     try:
         if is_plain:

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 memory = typer.Typer(help="Look after a memory: build, inspect, verify, repair, merge, clear.", no_args_is_help=True)
 
-Directory = Annotated[Path, typer.Argument(help="Where the memory is kept.")]
+
+def _folder(given: str) -> Path:
+    """A path that somebody gave: an empty one, of a variable that is not set, would be the working directory."""
+    if not given:
+        raise typer.BadParameter("must be the path of a folder, got nothing")
+    return Path(given)
+
+
+Directory = Annotated[Path, typer.Argument(help="Where the memory is kept.", parser=_folder, metavar="DIRECTORY")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Whose texts.", show_default="those of nobody in particular")
 ]
