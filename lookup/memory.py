@@ -222,8 +222,8 @@ class DraftMemory:
     def contains(self, ids: TokenIds, namespace: str | None = None) -> bool:
         """True if exactly these ids, of a text longer than the memory the end of them, are one text of the namespace.
 
-        Cost: the first call reads all texts of the namespace, about 5 ns per token, while others wait, and keeps 130
-        bytes for each; after that O(len(ids)), a few nanoseconds per token.
+        Cost: the first call reads all texts of the namespace, some 15 ns per token, while others wait, and keeps 130
+        bytes for each; after that O(len(ids)), likewise.
 
         Raises:
             ValueError: bad ids. MemoryFileError: a file turned out to be damaged; it is not used again.

@@ -154,7 +154,7 @@ class Segment:
     def holds(self, digest: bytes) -> bool:
         """True if a live text has this ``text_digest``.
 
-        Cost: once, all texts are read (about 5 ns per token, and 130 bytes are kept per text); then one table lookup.
+        Cost: once, all texts are read (some 15 ns per token, and 130 bytes are kept per text); then one table lookup.
 
         Raises:
             MemoryFileError: a block of the file is damaged.

@@ -500,6 +500,41 @@ def test_texts_that_are_known_are_skipped(tmp_path):
     assert fresh.add(texts[5], "a"), "only where asked for"
 
 
+def test_dropped_texts_of_a_segment_that_lives_are_not_known():
+    memory = DraftMemory(1000)
+    texts = [text_of(seed, 10) for seed in range(4)]
+    memory.preload(texts)
+    assert memory.contains(texts[0])
+    memory.evict(10)
+    assert len(list(memory._shelf)) == 1
+    assert [memory.contains(text) for text in texts] == [False, True, True, True]
+    assert memory.add(texts[0], skip_known=True)
+    assert memory.contains(texts[0])
+
+
+def test_a_first_save_that_is_killed_leaves_an_empty_memory(tmp_path, monkeypatch):
+    from zerodraft.lookup import memory as module
+
+    class Killed(BaseException):
+        pass
+
+    def die(*args):
+        raise Killed
+
+    memory = DraftMemory(directory=tmp_path)
+    memory.add(text_of(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "list_files", die)
+        with pytest.raises(Killed):
+            memory.save()
+    assert list(tmp_path.glob("*.zdseg")), "what was written and not published"
+    fresh = DraftMemory(directory=tmp_path)
+    assert fresh.num_tokens == 0
+    fresh.add(text_of(2))
+    fresh.save()
+    assert len(list(tmp_path.glob("*.zdseg"))) == 1
+
+
 def test_a_memory_knows_its_tokenizer(tmp_path):
     memory = DraftMemory(directory=tmp_path)
     memory.add(text_of(1))
