@@ -66,6 +66,7 @@ class DraftMemory:
 
     >>> memory = DraftMemory(max_tokens=100)
     >>> memory.add([1, 2, 3, 4, 5, 6, 7], namespace="alice")
+    True
     >>> memory.propose([2, 3, 4, 5], max_tokens=8, namespace="alice").token_ids.tolist()
     [6, 7]
     >>> memory.propose([2, 3, 4, 5], max_tokens=8, namespace="bob").token_ids.tolist()
@@ -360,9 +361,9 @@ class DraftMemory:
             stamp = stamp_of(self._directory / MANIFEST)
             if stamp is not None and stamp == self._manifest_stamp:
                 return False
-            before = self._manifest_stamp
-            self._show(self._open_listed(self._directory), stamp, [])
-            return stamp != before
+            had_some, listed = bool(self._listed), self._open_listed(self._directory)
+            self._show(listed, stamp, [])
+            return had_some or bool(listed)
 
     def check_integrity(self) -> None:
         """Recount everything; AssertionError if something contradicts. Cost: O(number of tokens)."""
