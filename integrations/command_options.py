@@ -114,4 +114,8 @@ def drafting_of(
 def save_memory(drafting: Drafting) -> None:
     """Publish what a command remembered."""
     if drafting.remember:
-        getattr(drafting.drafter, "drafter", drafting.drafter).save()  # what stands beside a Lookahead
+        from zerodraft.integrations.memories import naming_repair
+
+        drafter = getattr(drafting.drafter, "drafter", drafting.drafter)  # beside a Lookahead, if there is one
+        with naming_repair(drafter.memory.directory):
+            drafter.save()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zerodraft.integrations.vocabulary import Encode, encoder_of, load_tokenizer
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import as_token_ids
 from zerodraft.lookup.drafter import Drafter
@@ -16,8 +17,6 @@ from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.replay import Replay, replay
 from zerodraft.lookup.stats import GenerationStats
 from zerodraft.lookup.trace import Trace
-
-Encode = Callable[[str], list[int]]
 
 
 class BadLine(ValueError):
@@ -200,28 +199,9 @@ def _lazy_tokenizer(source: str | Path | None) -> Encode:
         if source is None:
             raise ValueError("texts need a tokenizer; give one, or token ids")
         if not loaded:
-            loaded.append(load_tokenizer(source))
+            loaded.append(encoder_of(load_tokenizer(source)))
         return loaded[0](text)
 
     if source is not None and Path(source).exists():
-        loaded.append(load_tokenizer(source))  # a bad file is one error, not one per line
+        loaded.append(encoder_of(load_tokenizer(source)))  # a bad file is one error, not one per line
     return encode
-
-
-def load_tokenizer(source: str | Path) -> Encode:
-    """Return what turns a text into ids, from a folder, a tokenizer.json or a hub id; a ValueError if there is none."""
-    path = Path(source)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    try:
-        if file.is_file():
-            from tokenizers import Tokenizer
-
-            fast = Tokenizer.from_file(str(file))
-            return lambda text: list(fast.encode(text, add_special_tokens=False).ids)
-        from transformers import AutoTokenizer
-
-        slow = AutoTokenizer.from_pretrained(str(source))
-        return lambda text: list(slow(text, add_special_tokens=False).input_ids)
-    except Exception as error:  # whatever a foreign file or a hub that does not answer raises
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"no tokenizer at {source}: {first}") from None

@@ -65,6 +65,9 @@ class ServingOptions:
         int_in("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_LOOKUP)
         int_in("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min, MAX_LOOKUP)
         int_in("memory_tokens", self.memory_tokens, 0, 2**30)
+        if 0 < self.memory_tokens <= self.prompt_lookup_min:
+            lengths = f"{self.memory_tokens} and {self.prompt_lookup_min}"
+            raise ValueError(f"memory_tokens must be 0 or above prompt_lookup_min, or nothing matches, got {lengths}")
         int_in("finish_after", self.finish_after, 1, 2**31)
         check_namespace(self.namespace)
         if self.remember not in ("output", "both", "nothing"):

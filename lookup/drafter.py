@@ -71,7 +71,7 @@ class Drafter:
                 agents); about 0.1 us and 50 to 85 bytes per token of text, and a few microseconds per step.
 
         Raises:
-            ValueError: an argument of another type.
+            ValueError: an argument of another type, or a memory too small for the policy's shortest match.
         """
         self.policy = policy if policy is not None else DraftPolicy()
         self.memory: Final = memory
@@ -89,6 +89,11 @@ class Drafter:
         ):
             if value is not None and not isinstance(value, kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+        if memory is not None and memory.max_tokens <= self.policy.prompt_lookup_min:
+            lengths = f"{memory.max_tokens} and {self.policy.prompt_lookup_min}"
+            raise ValueError(
+                f"a memory's max_tokens must be above prompt_lookup_min, got {lengths}: it would never match"
+            )
         self._recyclers: RecyclerShelf | None = None
         if recycle == "shared":
             from zerodraft.lookup.recycler_shelf import RecyclerShelf  # compiles: only for those who recycle

@@ -1,4 +1,4 @@
-"""Manifest: which segment files make up a shared memory directory, in which order, and how much of each is alive."""
+"""Manifest: the segment files of a shared memory directory, their order, what of each is alive, whose ids they hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from zerodraft.lookup.segment_file import MemoryFileError
 from zerodraft.lookup.whole_file import PARTIAL, write_whole
 
 FORMAT: Final = "zerodraft-memory"
-VERSION: Final = 1
+VERSIONS: Final = (1, 2)  # without and with a tokenizer
 MANIFEST: Final = "manifest.json"
 LOCK: Final = "lock"
 SUFFIX: Final = ".zdseg"
@@ -38,11 +38,32 @@ class Entry:
     first_live: int
 
 
-def read_manifest(directory: Path) -> list[Entry]:
-    """Return the entries, oldest first; none where there is no manifest yet.
+@dataclass(frozen=True)
+class Manifest:
+    """What a directory holds.
+
+    Attributes:
+        entries: its segment files, oldest first.
+        tokenizer: fingerprint of the tokenizer whose ids these are, None: nobody said.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    tokenizer: str | None = None
+
+
+class NoMemoryError(MemoryFileError):
+    """There is no memory in a directory, sound or not."""
+
+
+class TokenizerError(MemoryFileError, ValueError):
+    """A memory of one tokenizer's ids was to be used with another's: what it drafts would mean nothing there."""
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return what the manifest says; an empty one where nothing was published yet.
 
     Raises:
-        MemoryFileError: not a manifest, of another version, or damaged.
+        MemoryFileError: not a manifest, of another version, damaged, or missing where there are segment files.
     """
     path = directory / MANIFEST
     try:
@@ -50,23 +71,33 @@ def read_manifest(directory: Path) -> list[Entry]:
             raise MemoryFileError(f"{path}: too large for a manifest")
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return []
+        if segment_files(directory):  # the first thing that a writer writes is a manifest
+            raise MemoryFileError(f"{path}: missing, but there are segment files") from None
+        return Manifest()
     except (ValueError, RecursionError) as error:
         raise MemoryFileError(f"{path}: not a manifest: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise MemoryFileError(f"{path}: not a manifest of a zerodraft memory")
-    if content.get("version") != VERSION:
-        raise MemoryFileError(f"{path}: version {content.get('version')!r}, this zerodraft reads version {VERSION}")
-    segments = content.get("segments")
-    if not isinstance(segments, list) or content.get("crc32") != _sum(segments):
+    if content.get("version") not in VERSIONS:
+        found = content.get("version")
+        raise MemoryFileError(f"{path}: version {found!r}, this zerodraft reads versions up to {VERSIONS[-1]}")
+    segments, tokenizer = content.get("segments"), content.get("tokenizer")
+    is_known = tokenizer is None or isinstance(tokenizer, str)
+    if not isinstance(segments, list) or not is_known or content.get("crc32") != _sum(segments, tokenizer):
         raise MemoryFileError(f"{path}: damaged")
-    return [_entry(path, fields) for fields in segments]
+    return Manifest([_entry(path, fields) for fields in segments], tokenizer)
 
 
-def write_manifest(directory: Path, entries: list[Entry]) -> None:
-    """Replace the manifest as a whole; a crash leaves the old one or the new one. Call with the directory locked."""
-    segments = [asdict(entry) for entry in entries]
-    content = {"format": FORMAT, "version": VERSION, "segments": segments, "crc32": _sum(segments)}
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Replace the manifest as a whole; a crash leaves the old one or the new one. Call with the directory locked.
+
+    One without a tokenizer is of version 1, which earlier zerodrafts read.
+    """
+    segments = [asdict(entry) for entry in manifest.entries]
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSIONS[0], "segments": segments}
+    if manifest.tokenizer is not None:
+        content |= {"version": VERSIONS[1], "tokenizer": manifest.tokenizer}
+    content["crc32"] = _sum(segments, manifest.tokenizer)
     write_whole(directory / MANIFEST, json.dumps(content).encode())
     sync_directory(directory)
 
@@ -82,6 +113,26 @@ def remove_recycler(directory: Path, namespace: str | None) -> None:
     path = recycler_path(directory, namespace)
     path.unlink(missing_ok=True)
     path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
+
+
+def segment_files(directory: Path) -> list[Path]:
+    """All complete segment files of a directory, listed in the manifest or not, by name."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
+    return []
+
+
+def is_memory(directory: Path) -> bool:
+    """True if a memory was kept here, sound or not. Others, too, call a file manifest.json: it alone is none."""
+    if segment_files(directory):
+        return True
+    if not (directory / MANIFEST).exists():
+        return False
+    try:
+        read_manifest(directory)
+    except MemoryFileError:
+        return (directory / LOCK).exists()  # which every writer leaves
+    return True
 
 
 def sync_directory(directory: Path) -> None:
@@ -127,8 +178,9 @@ def _entry(path: Path, fields: Any) -> Entry:
     raise MemoryFileError(f"{path}: impossible entry {str(fields)[:80]!r}")
 
 
-def _sum(segments: list[Any]) -> int:
-    return zlib.crc32(json.dumps(segments, sort_keys=True).encode())
+def _sum(segments: Any, tokenizer: str | None = None) -> int:
+    covered = segments if tokenizer is None else [segments, tokenizer]
+    return zlib.crc32(json.dumps(covered, sort_keys=True).encode())
 
 
 try:

@@ -9,31 +9,34 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence, Sized
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup._ngram_core import SCORE_CAP
-from zerodraft.lookup.checks import int_in
+from zerodraft.lookup.checks import int_in, number_in
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
 from zerodraft.lookup.manifest import (
     MANIFEST,
     SUFFIX,
-    Entry,
+    Manifest,
+    NoMemoryError,
+    TokenizerError,
+    is_memory,
     locked,
     read_manifest,
     remove_recycler,
-    remove_unlisted,
-    sync_directory,
     write_manifest,
 )
+from zerodraft.lookup.memory_files import Stamp, list_files, merged_with_small, opened, path_of, stamp_of
 from zerodraft.lookup.ngram_index import BULK
-from zerodraft.lookup.segment import Segment
+from zerodraft.lookup.segment import Segment, text_digest
 from zerodraft.lookup.segment_file import MAX_NAMESPACE, MemoryFileError, open_segment, write_segment
 from zerodraft.lookup.shelf import Shelf
 
-MAX_MATCH: Final = 512  # matches are measured up to this many tokens
+MAX_MATCH: Final = 4096  # no match is asked for that is longer
+_MAX_TOKENIZER: Final = 1024  # characters of a fingerprint
 _NUM_REREADS: Final = 20
 _MAX_CHAIN: Final = 4096
 NO_BLOCK: Final = np.empty((len(BLOCK_ROWS), 0), np.int32)
@@ -63,6 +66,7 @@ class DraftMemory:
 
     >>> memory = DraftMemory(max_tokens=100)
     >>> memory.add([1, 2, 3, 4, 5, 6, 7], namespace="alice")
+    True
     >>> memory.propose([2, 3, 4, 5], max_tokens=8, namespace="alice").token_ids.tolist()
     [6, 7]
     >>> memory.propose([2, 3, 4, 5], max_tokens=8, namespace="bob").token_ids.tolist()
@@ -76,31 +80,39 @@ class DraftMemory:
         min_match_len: int = 1,
         min_prob: float = 0.05,
         directory: str | os.PathLike[str] | None = None,
+        tokenizer: str | None = None,
     ) -> None:
         """Start empty, or with what ``directory`` holds; it is created where it does not exist.
 
         Args:
-            max_tokens: cap on the stored tokens, 1 to 2**30.
-            min_match_len: shortest match that is drafted from, 1 to 512; below 4 the last token alone is looked up too.
+            max_tokens: cap on the stored tokens, up to 2**30; more than ``min_match_len``, or nothing could be drafted.
+            min_match_len: shortest match that is drafted from, 1 to 4096; below 4 the last token alone is looked up
+                too.
             min_prob: nodes with a lower estimated probability, in [0, 1], are not drafted.
             directory: where the memory is kept; it then holds at most ``max_tokens`` too.
+            tokenizer: fingerprint of the tokenizer whose ids these are, as ``bind_tokenizer`` takes it.
 
         Raises:
-            ValueError: an option outside its range.
+            ValueError: an option of another type or outside its range, or a directory that is a file.
             MemoryFileError: the directory holds a file that is cut, damaged, foreign or of another version.
+            TokenizerError: (both of these) the directory's ids are of another tokenizer.
         """
         self.max_tokens: Final = int_in("max_tokens", max_tokens, 1, 2**30)
         self.min_match_len: Final = int_in("min_match_len", min_match_len, 1, MAX_MATCH)
-        if not 0 <= min_prob <= 1:
-            raise ValueError(f"min_prob must be in [0, 1], got {min_prob!r}")
-        self.min_prob: Final = float(min_prob)
+        if self.max_tokens <= self.min_match_len:
+            lengths = f"{self.max_tokens} and {self.min_match_len}"
+            raise ValueError(f"max_tokens must be above min_match_len, or nothing is ever drafted, got {lengths}")
+        self.min_prob: Final = number_in("min_prob", min_prob, 0, 1)
         self._lock = threading.RLock()  # the shelf; held for microseconds
         self._file_lock = threading.Lock()  # one save, refresh or clear of the directory at a time
         self._shelf = Shelf(self.max_tokens)
         self._last_stamp = 0
         self._directory: Path | None = None
         self._listed: dict[str, Segment] = {}  # files of the manifest as last read, those evicted here included
-        self._manifest_stamp: tuple[int, int, int] | None = None
+        self._manifest_stamp: Stamp | None = None
+        self._tokenizer: str | None = None
+        if tokenizer is not None:
+            self.bind_tokenizer(tokenizer)
         if directory is not None:
             self._bind(directory)
             self.refresh()
@@ -113,16 +125,19 @@ class DraftMemory:
         *,
         min_match_len: int = 1,
         min_prob: float = 0.05,
+        tokenizer: str | None = None,
         verify: bool = False,
     ) -> DraftMemory:
         """Open a saved memory; with ``verify`` every byte is checked now, otherwise each block when it is first used.
 
         Raises:
+            ValueError: as the constructor.
             MemoryFileError: there is no memory, or its files are not sound.
         """
-        if not (Path(directory) / MANIFEST).exists():
-            raise MemoryFileError(f"{os.fspath(directory)}: no memory here")
-        memory = cls(max_tokens, min_match_len=min_match_len, min_prob=min_prob, directory=directory)
+        if not is_memory(path_of(directory)):
+            raise NoMemoryError(f"{os.fspath(directory)}: no memory here")
+        options: dict[str, Any] = {"min_match_len": min_match_len, "min_prob": min_prob, "tokenizer": tokenizer}
+        memory = cls(max_tokens, **options, directory=directory)
         if verify:
             for segment in memory._shelf:
                 segment.blocks.check_all()
@@ -132,6 +147,29 @@ class DraftMemory:
     def directory(self) -> Path | None:
         """Where the memory is kept, None while it lives in this process only."""
         return self._directory
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Fingerprint of the tokenizer whose ids these are, None while nobody has said."""
+        return self._tokenizer
+
+    def bind_tokenizer(self, fingerprint: str) -> None:
+        """Say whose ids these are; from then on nobody else's are taken. ``save`` writes it into the directory.
+
+        The memory does not look into the text: whatever names the tokenizer by what decides its ids will do.
+        ``zerodraft.integrations.vocabulary.fingerprint`` makes one.
+
+        Raises:
+            ValueError: no text of 1 to 1024 characters.
+            TokenizerError: (a ValueError and a MemoryFileError) the memory is another tokenizer's. It is unchanged.
+        """
+        if not isinstance(fingerprint, str) or not 0 < len(fingerprint) <= _MAX_TOKENIZER:
+            raise ValueError(f"tokenizer must be a text of 1 to {_MAX_TOKENIZER} characters, got {fingerprint!r:.80}")
+        with self._lock:
+            if self._tokenizer not in (None, fingerprint):
+                where = "this memory" if self._directory is None else self._directory
+                raise TokenizerError(f"{where}: holds ids of the tokenizer {self._tokenizer}, got {fingerprint}")
+            self._tokenizer = fingerprint
 
     @property
     def num_tokens(self) -> int:
@@ -156,18 +194,22 @@ class DraftMemory:
         with self._lock:
             return self._shelf.namespaces
 
-    def add(self, ids: TokenIds, namespace: str | None = None) -> None:
-        """Store one text, dropping the oldest ones where the cap asks for it.
+    def add(self, ids: TokenIds, namespace: str | None = None, *, skip_known: bool = False) -> bool:
+        """Store one text, dropping the oldest ones where the cap asks for it; return whether it was stored.
 
         Of a text longer than the whole memory the end is kept. Cost: O(len(ids)), tens of nanoseconds per token.
 
+        Args:
+            skip_known: leave a text alone that the namespace holds already (``contains``); its age stays the same.
+
         Raises:
             ValueError: ids that are not integers in [0, 2**31 - 1]; the memory is then unchanged.
+            MemoryFileError: with ``skip_known``, a file turned out to be damaged; it is not used again.
         """
         tokens = as_token_ids(ids)
         check_namespace(namespace)
-        if len(tokens) == 0:
-            return
+        if len(tokens) == 0 or (skip_known and self.contains(tokens, namespace)):
+            return False
         built = _built(tokens[-self.max_tokens :], namespace) if len(tokens) >= BULK else None
         with self._lock:
             self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
@@ -176,23 +218,55 @@ class DraftMemory:
             else:
                 built.stamps = [self._last_stamp]
                 self._shelf.append(built)
+        return True
+
+    def contains(self, ids: TokenIds, namespace: str | None = None) -> bool:
+        """True if exactly these ids, of a text longer than the memory the end of them, are one text of the namespace.
+
+        Cost: the first call reads all texts of the namespace, some 15 ns per token, while others wait, and keeps 130
+        bytes for each; after that O(len(ids)), likewise.
+
+        Raises:
+            ValueError: bad ids. MemoryFileError: a file turned out to be damaged; it is not used again.
+        """
+        check_namespace(namespace)
+        digest = text_digest(as_token_ids(ids)[-self.max_tokens :])
+        with self._lock:
+            for segment in self._shelf.of(namespace)[::-1]:
+                try:
+                    if segment.holds(digest):
+                        return True
+                except MemoryFileError:
+                    self._shelf.discard(segment)
+                    raise
+        return False
 
     def preload(
         self,
         texts: Iterable[TokenIds],
         namespace: str | None = None,
         *,
+        skip_known: bool = False,
         progress: Callable[[int, int | None], None] | None = None,
     ) -> int:
         """Store many texts, such as a code base; return the number of tokens read.
 
-        ``progress(done, total)`` is called after every text, counted in texts; total is None for a generator.
+        ``progress(done, total)`` is called after every text, counted in texts; total is None for a generator. With
+        ``skip_known`` texts that the namespace holds are left alone, as ``add`` does.
+
+        Raises:
+            ValueError: no iterable of texts, a progress that cannot be called, or as ``add``: texts before it are kept.
         """
+        if not isinstance(texts, Iterable):
+            raise ValueError(f"texts must be an iterable of texts of token ids, got {texts!r}")
+        if progress is not None and not callable(progress):
+            raise ValueError(f"progress must be a function of two numbers, got {progress!r}")
+        check_namespace(namespace)
         total = len(texts) if isinstance(texts, Sized) else None
         num_tokens = 0
         for done, text in enumerate(texts, 1):
             tokens = as_token_ids(text)
-            self.add(tokens, namespace)
+            self.add(tokens, namespace, skip_known=skip_known)
             num_tokens += len(tokens)
             if progress is not None:
                 progress(done, total)
@@ -240,8 +314,7 @@ class DraftMemory:
             ValueError: max_tokens below 0, or bad ids.
             MemoryFileError: a file turned out to be damaged; it is not used again.
         """
-        if max_tokens < 0:
-            raise ValueError(f"max_tokens must not be negative, got {max_tokens}")
+        int_in("max_tokens", max_tokens, 0, 2**31)
         check_namespace(namespace)
         return self._propose(as_token_ids(context)[-MAX_MATCH:], max_tokens, namespace)
 
@@ -256,7 +329,8 @@ class DraftMemory:
 
         Raises:
             ValueError: no directory, or another one than before.
-            MemoryFileError: the directory holds unsound files. OSError: it cannot be written.
+            MemoryFileError: the directory holds unsound files, or those of another tokenizer; what was added here stays
+                and can be saved later. OSError: it cannot be written; likewise.
         """
         if directory is not None:
             self._bind(directory)
@@ -284,11 +358,12 @@ class DraftMemory:
         if self._directory is None:
             raise ValueError("refresh needs a memory with a directory")
         with self._file_lock:
-            stamp = _stamp_of(self._directory / MANIFEST)
-            if stamp == self._manifest_stamp:
+            stamp = stamp_of(self._directory / MANIFEST)
+            if stamp is not None and stamp == self._manifest_stamp:
                 return False
-            self._show(self._open_listed(self._directory), stamp, [])
-            return True
+            had_some, listed = bool(self._listed), self._open_listed(self._directory)
+            self._show(listed, stamp, [])
+            return had_some or bool(listed)
 
     def check_integrity(self) -> None:
         """Recount everything; AssertionError if something contradicts. Cost: O(number of tokens)."""
@@ -302,13 +377,15 @@ class DraftMemory:
         namespace: str | None,
         min_prob: float,
         pointer: StoredMatch | None = None,
+        min_match_len: int = 1,
     ) -> tuple[IntArray, int, StoredMatch | None]:
         """As ``propose`` without its checks, for sessions: (block, number of nodes, where they were copied from).
 
-        ``pointer`` is where an accepted copy ended: nearness to it counts as in the session's own text.
+        ``pointer`` is where an accepted copy ended: nearness to it counts as in the session's own text. Neither the
+        memory's ``min_match_len`` nor the one given here is undercut.
         """
         with self._lock:
-            found = self._match(context, namespace, pointer) if max_tokens else None
+            found = self._match(context, namespace, pointer, min_match_len) if max_tokens else None
             if found is None:
                 return NO_BLOCK, 0, None
             block = np.empty((len(BLOCK_ROWS), min(max_tokens, _MAX_CHAIN)), np.int32)
@@ -320,9 +397,10 @@ class DraftMemory:
             return block, n, found
 
     def _match(
-        self, context: IntArray, namespace: str | None, pointer: StoredMatch | None = None
+        self, context: IntArray, namespace: str | None, pointer: StoredMatch | None = None, min_match_len: int = 1
     ) -> StoredMatch | None:
         best, best_score = None, -math.inf
+        min_match_len = max(min_match_len, self.min_match_len)
         with self._lock:
             segments = self._shelf.of(namespace)[::-1]  # newest first
             if pointer is not None and pointer.segment in segments:
@@ -333,7 +411,7 @@ class DraftMemory:
             for segment in segments:
                 at = -1 if pointer is None or segment is not pointer.segment else pointer.position
                 try:
-                    position, match, distance = segment.find(context, self.min_match_len, MAX_MATCH, at)
+                    position, match, distance = segment.find(context, min_match_len, MAX_MATCH, at)
                 except MemoryFileError:
                     self._shelf.discard(segment)
                     raise
@@ -349,19 +427,27 @@ class DraftMemory:
         return Draft.from_block(block[:, :n]) if n else Draft.empty()
 
     def _bind(self, directory: str | os.PathLike[str]) -> None:
-        path = Path(directory).resolve()
+        path = path_of(directory).resolve()
         if self._directory not in (None, path):
             raise ValueError(f"this memory is kept in {self._directory}, got {path}")
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ValueError(
+                f"directory must be a folder, got {os.fspath(directory)}: {error.filename} is not"
+            ) from None
+        read_manifest(path)  # what is not a memory's is refused before anything is written there
         self._directory = path
 
     def _open_listed(self, directory: Path) -> list[Segment]:
         """The segments of the manifest in its order; what was evicted or found damaged here stays so."""
         for attempt in range(_NUM_REREADS):
             time.sleep(0.001 * attempt)
-            entries = read_manifest(directory)
+            manifest = read_manifest(directory)
+            if manifest.tokenizer is not None:
+                self.bind_tokenizer(manifest.tokenizer)
             try:
-                return [_opened(directory, entry, self._listed) for entry in entries]
+                return [opened(directory, entry, self._listed) for entry in manifest.entries]
             except FileNotFoundError as error:  # removed between reading the manifest and opening: read it again
                 missing = error
         raise MemoryFileError(f"{missing.filename}: listed, but missing")
@@ -371,16 +457,18 @@ class DraftMemory:
         shelf = Shelf(self.max_tokens)
         for segment in self._open_listed(directory):
             shelf.append(segment)
+        if not (directory / MANIFEST).exists():  # so that segment files without one always mean that it was lost
+            write_manifest(directory, Manifest())
         for segment in ours:
             with self._lock:
                 live = segment.copy()
             if live.is_empty:
                 continue
             name = uuid.uuid4().hex + SUFFIX
-            write_segment(directory / name, _merged(shelf, live))
+            write_segment(directory / name, merged_with_small(shelf, live))
             shelf.append(open_segment(directory / name))
-        _list(directory, shelf)
-        self._show(list(shelf), _stamp_of(directory / MANIFEST), ours)
+        list_files(directory, shelf, self._tokenizer)
+        self._show(list(shelf), stamp_of(directory / MANIFEST), ours)
 
     def _clear_files(self, directory: Path, namespace: str | None) -> None:
         with locked(directory):
@@ -388,11 +476,12 @@ class DraftMemory:
             for segment in self._open_listed(directory):
                 if segment.namespace != namespace:
                     shelf.append(segment)
-            _list(directory, shelf)
             remove_recycler(directory, namespace)
-            self._show(list(shelf), _stamp_of(directory / MANIFEST), [])
+            is_empty = not shelf.namespaces and not any(directory.glob("*.zdrec"))
+            list_files(directory, shelf, None if is_empty else self._tokenizer)
+            self._show(list(shelf), stamp_of(directory / MANIFEST), [])
 
-    def _show(self, listed: list[Segment], stamp: tuple[int, int, int] | None, replaced: list[Segment]) -> None:
+    def _show(self, listed: list[Segment], stamp: Stamp | None, replaced: list[Segment]) -> None:
         """Draft from the listed segments and from those in memory that are not among them yet."""
         with self._lock:
             for segment in listed:  # what was evicted while the files were read stays evicted
@@ -413,59 +502,6 @@ def _built(tokens: IntArray, namespace: str | None) -> Segment:
     segment = Segment(namespace)
     segment.add(tokens, 0)
     return segment
-
-
-def _list(directory: Path, shelf: Shelf) -> None:
-    """Make the directory hold exactly the files of the shelf; it is locked."""
-    entries = [Entry(segment.name, segment.first_live) for segment in shelf if segment.name]
-    if entries != read_manifest(directory) or not (directory / MANIFEST).exists():
-        sync_directory(directory)
-        write_manifest(directory, entries)
-    remove_unlisted(directory, entries)
-
-
-def _opened(directory: Path, entry: Entry, known: dict[str, Segment]) -> Segment:
-    segment = known.get(entry.name)
-    if segment is None:
-        segment = open_segment(directory / entry.name)
-    if entry.first_live > segment.num_texts:
-        raise MemoryFileError(f"{directory / entry.name}: {entry.first_live} of {segment.num_texts} texts dropped")
-    segment = segment.copy()
-    segment.first_live = max(segment.first_live, entry.first_live)
-    return segment
-
-
-def _merged(shelf: Shelf, segment: Segment) -> Segment:
-    """``segment`` after the last ones of its namespace that are at most twice its size, taken off the shelf."""
-    older: list[Segment] = []
-    num_tokens = segment.num_live_tokens
-    for before in reversed(shelf.of(segment.namespace)):
-        total = num_tokens + before.num_live_tokens
-        if before.num_live_tokens > 2 * num_tokens or total > shelf.max_segment_tokens:
-            break
-        try:
-            before.blocks.check_all()
-        except MemoryFileError:
-            break  # a damaged file is left to itself, so that it does not stop every save
-        num_tokens = total
-        older.append(before)
-    if not older:
-        return segment
-    merged = Segment(segment.namespace)
-    for part in (*reversed(older), segment):
-        for ids, stamp in part.live_texts():
-            merged.add(ids, stamp)
-    for before in older:
-        shelf.remove(before)
-    return merged
-
-
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def check_namespace(namespace: object) -> None:

@@ -40,7 +40,7 @@ class DraftPolicy:
         max_batch_tokens: upper bound on the nodes of all rows of one batch together, given to the likeliest; None: no
             bound but what the cost curve says.
         max_branches: upper bound on the copies drafted side by side, 1 (chains only) to 16.
-        prompt_lookup_min: shortest match that is drafted from, at least 1 (vLLM's name).
+        prompt_lookup_min: shortest match that is drafted from, at least 1 (vLLM's name); of memory and phrases, too.
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096 (vLLM's name).
         length_factor: None for the adaptive rule; a number, above 0 and at most 4096, for a chain of this many tokens
             per matched token, whatever it costs.

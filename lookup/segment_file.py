@@ -8,7 +8,7 @@ import struct
 import sys
 import zlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,33 @@ MAX_NAMESPACE: Final = 1 << 16
 
 class MemoryFileError(RuntimeError):
     """A memory file that is cut, damaged, of another version or not one of ours; nothing of it was loaded."""
+
+
+class Header(NamedTuple):
+    """The header of a segment file, whose checksum was found right. Every block of the payload has its sum there.
+
+    Attributes:
+        header_bytes: bytes before the payload.
+        length: positions of the arena.
+        num_texts: texts in it.
+        slots: of the tables of single tokens and of 4-grams.
+        used: slots of these that are in use.
+        namespace: whose texts these are.
+        sums: uint32 (num_blocks,), the CRC-32 of each block of 64 KiB of the payload.
+    """
+
+    header_bytes: int
+    length: int
+    num_texts: int
+    slots: tuple[int, int]
+    used: tuple[int, int]
+    namespace: str | None
+    sums: npt.NDArray[np.uint32]
+
+    @property
+    def offsets(self) -> list[int]:
+        """Byte offsets in the payload of tokens, both rows of links, both tables, ends, stamps, and of its end."""
+        return _layout(self.length, self.num_texts, *self.slots)[0]
 
 
 class FileBlocks:
@@ -121,16 +148,27 @@ def open_segment(path: Path) -> Segment:
         FileNotFoundError: it is missing; with a memory in use that means it was replaced just now.
         MemoryFileError: it is cut, of another version, or its header is damaged or impossible.
     """
+    mapped = map_file(path)
+    header = read_header(path, mapped)
+    if len(mapped) != header.header_bytes + header.offsets[-1]:
+        raise MemoryFileError(f"{path}: cut or impossible: its sizes do not fit together")
+    return _build(path, mapped, header)
+
+
+def map_file(path: Path) -> memoryview:
+    """Map a segment file, or read one below a mebibyte.
+
+    Raises:
+        FileNotFoundError: it is missing. MemoryFileError: it is too short for a header.
+    """
     _refuse_big_endian()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _HEADER.size:
             raise MemoryFileError(f"{path}: too short to be a memory file")
         if size < SMALL_FILE:  # a mapping holds a file descriptor, and there may be thousands of namespaces
-            mapped = memoryview(file.read())
-        else:
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    return _parse(path, mapped)
+            return memoryview(file.read())
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def compacted(segment: Segment) -> Segment:
@@ -143,7 +181,12 @@ def compacted(segment: Segment) -> Segment:
     return fresh
 
 
-def _parse(path: Path, mapped: memoryview) -> Segment:
+def read_header(path: Path, mapped: memoryview) -> Header:
+    """Read and check a file's header; the payload may still be cut or damaged.
+
+    Raises:
+        MemoryFileError: another version, or a header that is cut, damaged or impossible.
+    """
     magic, version, header_bytes, length, num_texts, slots_1, slots_n, used_1, used_n, block_bytes, name_bytes, crc = (
         _HEADER.unpack_from(mapped)
     )
@@ -158,52 +201,43 @@ def _parse(path: Path, mapped: memoryview) -> Segment:
         and _is_table(slots_n, used_n)
         and (name_bytes == _NO_NAMESPACE or name_bytes < MAX_NAMESPACE)
     )
-    offsets, num_blocks = _layout(length, num_texts, slots_1, slots_n) if possible else ([0], 0)
+    num_blocks = _layout(length, num_texts, slots_1, slots_n)[1] if possible else 0
     expected = _header_bytes(0 if name_bytes == _NO_NAMESPACE else name_bytes, num_blocks)
-    if not possible or header_bytes != expected or len(mapped) != header_bytes + offsets[-1]:
+    if not possible or header_bytes != expected or len(mapped) < header_bytes:
         raise MemoryFileError(f"{path}: cut or impossible: its sizes do not fit together")
     head = bytearray(mapped[:header_bytes])
     head[_HEADER.size - 4 : _HEADER.size] = bytes(4)
     if zlib.crc32(head) != crc:
         raise MemoryFileError(f"{path}: its header is damaged")
-    return _build(path, mapped, header_bytes, offsets, num_blocks, name_bytes, (length, num_texts, used_1, used_n))
-
-
-def _build(
-    path: Path,
-    mapped: memoryview,
-    header_bytes: int,
-    offsets: list[int],
-    num_blocks: int,
-    name_bytes: int,
-    counts: tuple[int, int, int, int],
-) -> Segment:
-    length, num_texts, used_1, used_n = counts
-    name_at = _HEADER.size
+    name = None if name_bytes == _NO_NAMESPACE else head[_HEADER.size : _HEADER.size + name_bytes]
     try:
-        namespace = None if name_bytes == _NO_NAMESPACE else bytes(mapped[name_at : name_at + name_bytes]).decode()
+        namespace = None if name is None else name.decode()
     except UnicodeDecodeError:
         raise MemoryFileError(f"{path}: its namespace is not text") from None
-    sums_at = header_bytes - 4 * num_blocks
-    sums = np.frombuffer(mapped, "<u4", num_blocks, sums_at)
+    sums = np.frombuffer(mapped, "<u4", num_blocks, header_bytes - 4 * num_blocks)
+    return Header(header_bytes, length, num_texts, (slots_1, slots_n), (used_1, used_n), namespace, sums)
+
+
+def _build(path: Path, mapped: memoryview, header: Header) -> Segment:
+    length, num_texts, offsets = header.length, header.num_texts, header.offsets
 
     def view(array: int, count: int, dtype: str) -> Any:
-        return np.frombuffer(mapped, dtype, count, header_bytes + offsets[array])
+        return np.frombuffer(mapped, dtype, count, header.header_bytes + offsets[array])
 
     ends, stamps = view(5, num_texts, "<i8"), view(6, num_texts, "<i8")
-    blocks = FileBlocks(path, mapped[header_bytes:], sums, np.array(offsets[:5], np.int64), ends)
-    for block in range(offsets[5] >> blocks.shift, num_blocks):  # text ends and stamps are needed at once
+    blocks = FileBlocks(path, mapped[header.header_bytes :], header.sums, np.array(offsets[:5], np.int64), ends)
+    for block in range(offsets[5] >> blocks.shift, len(header.sums)):  # text ends and stamps are needed at once
         blocks.check(block)
     if ends[0] < 1 or ends[-1] != length - 1 or (np.diff(ends) < 2).any():
         raise MemoryFileError(f"{path}: its text ends are impossible")
     index = NgramIndex.over(
         tokens=view(0, length, "<i4"),
         links=view(1, 2 * length, "<i4").reshape(2, length),
-        heads_1=view(3, (offsets[4] - offsets[3]) // 4, "<i4"),
-        heads_n=view(4, (offsets[5] - offsets[4]) // 4, "<i4"),
-        used=(used_1, used_n),
+        heads_1=view(3, header.slots[0], "<i4"),
+        heads_n=view(4, header.slots[1], "<i4"),
+        used=header.used,
     )
-    return Segment(namespace, index, ends, stamps, blocks=blocks, name=path.name)
+    return Segment(header.namespace, index, ends, stamps, blocks=blocks, name=path.name)
 
 
 def _layout(length: int, num_texts: int, slots_1: int, slots_n: int) -> tuple[list[int], int]:

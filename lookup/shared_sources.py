@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zerodraft.lookup import _merge_core as core
 from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup.draft import BLOCK_ROWS, IntArray
-from zerodraft.lookup.memory import MAX_MATCH, DraftMemory, StoredMatch
+from zerodraft.lookup.memory import DraftMemory, StoredMatch
 from zerodraft.lookup.phrases import PhraseBook, fill_chain
 from zerodraft.lookup.policy import DraftPolicy, Tables, priors
 from zerodraft.lookup.segment_file import MemoryFileError
@@ -60,11 +60,12 @@ class SharedSources:
 
         Args:
             own: int32 (len(BLOCK_ROWS), >= num_own), the session's own draft.
-            context: int32 (n,), the end of the text, without barriers.
+            context: int32 (n,), the end of the text, MAX_MATCH tokens at most, without barriers.
             room: upper bound on the nodes of the result.
             max_depth: upper bound on their depth.
             tables: the policy's, for this context.
-            policy: with a ``length_factor`` it bounds the length of each source, and nothing has to pay.
+            policy: its ``prompt_lookup_min`` binds each source; with a ``length_factor`` it bounds the length of each,
+                and nothing has to pay.
 
         Returns:
             (block, number of nodes).
@@ -110,7 +111,7 @@ class SharedSources:
     def _drafts(self, context: IntArray, room: int, tables: Tables, policy: DraftPolicy) -> list[tuple[IntArray, int]]:
         drafts: list[tuple[IntArray, int]] = []
         if self._memory is not None:
-            block, n = self._remembered(context[-MAX_MATCH:], room)
+            block, n = self._remembered(context, room, policy.prompt_lookup_min)
             if n:
                 match = int(block[core.ROW_MATCH, 0])
                 n = min(n, _longest(policy, match, room))
@@ -119,6 +120,7 @@ class SharedSources:
                 drafts += [(block, n)] if n else []
         if self._cursor is not None:
             match, rests = self._cursor.match()
+            rests = rests if match >= policy.prompt_lookup_min else []
             longest = _longest(policy, match, room)
             for number, rest in enumerate(rests):
                 block = np.empty((len(BLOCK_ROWS), min(longest, len(rest))), np.int32)
@@ -129,14 +131,14 @@ class SharedSources:
                 drafts += [(block, n)] if n else []
         return drafts
 
-    def _remembered(self, context: IntArray, room: int) -> tuple[IntArray, int]:
+    def _remembered(self, context: IntArray, room: int, min_match: int) -> tuple[IntArray, int]:
         assert self._memory is not None
         try:
-            block, n, self._origin = self._memory.chain(context, room, self._namespace, 0.0, self._pointer)
+            block, n, self._origin = self._memory.chain(context, room, self._namespace, 0.0, self._pointer, min_match)
             return block, n
         except MemoryFileError as error:  # the memory has taken the file out of use: say so once, write on without it
             _log.warning("drafting without a damaged memory file: %s", error)
-            return self._remembered(context, room)
+            return self._remembered(context, room, min_match)
 
 
 def _joined(drafts: list[tuple[IntArray, int]]) -> tuple[IntArray, npt.NDArray[np.int64]]:

@@ -215,7 +215,7 @@ def save_checkout(folder: Path) -> None:
 
 
 def save_texts(folder: Path) -> None:
-    """The files that the documentation's commands name: sources, texts, recorded outputs, a second memory."""
+    """The files that the documentation's commands name: sources, texts, recorded outputs, two memories."""
     from zerodraft.lookup.memory import DraftMemory
 
     (folder / "src").mkdir()
@@ -226,9 +226,10 @@ def save_texts(folder: Path) -> None:
     (folder / "traces.jsonl").write_text(json.dumps({"prompt": APP, "output": "".join(EDITED)}) + "\n")
     ids = [*range(10, 60)]
     (folder / "TRACES.jsonl").write_text(json.dumps({"prompt": ids, "output": [5, *ids]}) + "\n")
-    other = DraftMemory(1000, directory=folder / "other")
-    other.add(ids, "team")
-    other.save()
+    for name in ("memory", "other"):
+        kept = DraftMemory(1000, directory=folder / name)
+        kept.add(ids, "team")
+        kept.save()
 
 
 def virtual_environment(folder: Path) -> dict[str, str]:

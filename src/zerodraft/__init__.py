@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerodraft.integrations.editing import EditError, edit_text
     from zerodraft.integrations.generating import Drafting, Sampling, generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.integrations.memories import open_memory
     from zerodraft.integrations.summarizing import summarize_text, summarize_texts
     from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.draft import Draft, Outcome
@@ -45,6 +46,7 @@ _HOME_OF = {
     "NgramIndex": "zerodraft.lookup.ngram_index",
     "DraftMemory": "zerodraft.lookup.memory",
     "MemoryFileError": "zerodraft.lookup.segment_file",
+    "open_memory": "zerodraft.integrations.memories",
     "PhraseBook": "zerodraft.lookup.phrases",
     "SuffixTree": "zerodraft.lookup.suffix_tree",
     "warm_up": "zerodraft.lookup.warm_up",
@@ -84,6 +86,7 @@ __all__ = [
     "detach",
     "edit_text",
     "generate_text",
+    "open_memory",
     "speculate",
     "summarize_text",
     "summarize_texts",

@@ -114,6 +114,137 @@ def test_verify_names_what_is_damaged(tmp_path: Path) -> None:
     assert zerodraft("memory", "inspect", tmp_path / "m").exit_code == 1
 
 
+def flipped(file: Path, place: int | None = None) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    file.write_bytes(data)
+
+
+def one_line(result: Result) -> str:
+    """What a command says that refuses: one line, no traceback, no number of the system's, nothing twice."""
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    assert "[Errno" not in line
+    assert "Traceback" not in line
+    names = [word for word in line.replace(":", " ").split() if "/" in word]
+    assert len(names) <= 2
+    return line
+
+
+def test_building_twice_leaves_the_memory_as_it_was(project: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    place = project / "memory"  # in the folder that is read: it is no text of its own
+    (project / "copy.py").write_bytes((project / "a.py").read_bytes())
+    build = ["memory", "build", place, project, "--tokenizer", tiny_folder]
+    first = zerodraft(*build)
+    assert "added 3 texts" in first.stderr
+    assert "skipped 1 texts it has" in first.stderr
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    again = zerodraft(*build)
+    assert again.exit_code == 0, again.output
+    assert "added 0 texts" in again.stderr
+    assert "skipped 4 texts it has" in again.stderr
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    assert "added 3 texts" in zerodraft(*build, "-n", "team").stderr
+    for _ in range(2):
+        merged = zerodraft("memory", "merge", tmp_path / "other", place)
+        assert merged.exit_code == 0, merged.output
+        assert {row["texts"] for row in rows(tmp_path / "other")} == {3}
+    assert "skipped 6 it has" in merged.stderr
+
+
+def test_a_memory_is_of_one_tokenizer(project: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    from stand_ins import byte_tokenizer
+
+    byte_tokenizer(["return"]).save_pretrained(tmp_path / "other tokenizer")
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    assert zerodraft("memory", "build", ours, project, "--tokenizer", tiny_folder).exit_code == 0
+    named = str(DraftMemory.load(ours).tokenizer)
+    refused = one_line(zerodraft("memory", "build", ours, project, "--tokenizer", tmp_path / "other tokenizer"))
+    assert named in refused
+    assert zerodraft("memory", "build", theirs, project, "--tokenizer", tmp_path / "other tokenizer").exit_code == 0
+    for name in (named, str(DraftMemory.load(theirs).tokenizer), str(theirs)):
+        assert name in one_line(zerodraft("memory", "merge", ours, theirs))
+    assert one_line(zerodraft("memory", "merge", tmp_path / "new", ours, theirs))
+    assert not list((tmp_path / "new").iterdir())
+    assert rows(ours)[0]["tokenizer"] == named
+    assert f"tokenizer: {named}" in zerodraft("memory", "inspect", ours).stdout
+    zerodraft("memory", "merge", tmp_path / "new", ours)
+    assert DraftMemory.load(tmp_path / "new").tokenizer == named
+
+
+@pytest.mark.parametrize("damage", ["block", "header", "cut", "missing", "manifest", "no manifest", "empty manifest"])
+def test_a_damaged_memory_is_no_dead_end(project: Path, tiny_folder: Path, tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "m"
+    memory = DraftMemory(directory=place)
+    memory.add(range(40_000), "x")
+    memory.save()
+    memory.add(range(300), "y")
+    memory.save()
+    file = max(place.glob("*.zdseg"), key=lambda path: path.stat().st_size)
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:1000])
+    elif damage == "missing":
+        file.unlink()
+    elif damage == "no manifest":
+        (place / "manifest.json").unlink()
+    elif damage == "empty manifest":
+        (place / "manifest.json").write_bytes(b"")
+    else:
+        flipped(*{"block": (file,), "header": (file, 30), "manifest": (place / "manifest.json", 70)}[damage])
+    shutil.copytree(place, tmp_path / "cleared")
+    is_of_file = "manifest" not in damage
+    named = file.name if is_of_file else "manifest.json"
+    for command in (["inspect", place], ["inspect", place, "--json"], ["verify", place]):
+        shown = zerodraft("memory", *command)
+        assert shown.exit_code == 1
+        assert named in shown.stderr
+        assert f"zerodraft memory repair {place}" in shown.stderr
+        assert '"y"' in shown.stdout or command[0] == "verify"
+    for command in (
+        ["build", place, project, "--tokenizer", str(tiny_folder)],
+        ["merge", place, tmp_path / "cleared"],
+        ["merge", tmp_path / "new", place],
+    ):
+        line = one_line(zerodraft("memory", *command))
+        assert named in line
+        assert f"zerodraft memory repair {place}" in line
+    looked = zerodraft("memory", "repair", place, "--dry-run")
+    assert looked.exit_code == 0
+    assert zerodraft("memory", "inspect", place).exit_code == 1
+    repaired = zerodraft("memory", "repair", place)
+    assert repaired.exit_code == 0, repaired.output
+    assert named in repaired.stderr
+    assert ("lost" in repaired.stderr) == is_of_file
+    assert "nothing to repair" in zerodraft("memory", "repair", place).stderr
+    assert {row["namespace"]: row["tokens"] for row in rows(place)}["y"] == 300
+    assert zerodraft("memory", "build", place, project, "--tokenizer", tiny_folder).exit_code == 0
+    cleared = zerodraft("memory", "clear", tmp_path / "cleared", "-n", "x")
+    assert cleared.exit_code == 0, cleared.output
+    assert [row["namespace"] for row in rows(tmp_path / "cleared")] == ["y"]
+    assert damage == "missing" or not (tmp_path / "cleared" / file.name).exists()
+
+
+def test_what_cannot_be_a_memory_is_one_line(project: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    file, tokenizer = project / "a.py", ["--tokenizer", str(tiny_folder)]
+    for command in (
+        ["build", file, project, *tokenizer],
+        ["build", file / "below", project, *tokenizer],
+        ["build", tmp_path / "m", project, *tokenizer, "--max-tokens", "1"],
+        ["build", tmp_path / "m", project, *tokenizer, "--max-tokens", "0"],
+        ["build", tmp_path / "m", project, "--tokenizer", tmp_path / "none"],
+        ["merge", file, tmp_path],
+        *([name, place] for name in ("inspect", "verify", "repair") for place in (file, tmp_path / "none", tmp_path)),
+        ["clear", file, "-n", "x"],
+        ["clear", tmp_path / "none", "--no-namespace"],
+    ):
+        one_line(zerodraft("memory", *command))
+    nothing = zerodraft("memory", "build", "", project, *tokenizer)
+    assert nothing.exit_code == 2
+    assert "must be the path of a folder" in nothing.stderr
+    assert file.read_text().startswith("def first")
+    assert not (tmp_path / "none").exists()
+
+
 def test_the_doctor_knows_versions_kernels_and_prospects() -> None:
     result = zerodraft("doctor")
     assert result.exit_code == 0, result.output

@@ -49,6 +49,8 @@ def test_toml_and_json_say_the_same(tmp_path):
         ({"cost": {}}, "points"),
         ({"memory_tokens": -1}, "memory_tokens"),
         ({"memory_tokens": True}, "memory_tokens"),
+        ({"memory_tokens": 1}, "memory_tokens"),  # could never match
+        ({"memory_tokens": 9, "prompt_lookup_min": 9}, "memory_tokens"),
         ({"memory_directory": "x"}, "memory_tokens"),
         ({"memory_directory": "", "memory_tokens": 5}, "memory_directory"),
         ({"namespace": 3}, "namespace"),

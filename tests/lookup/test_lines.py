@@ -178,6 +178,20 @@ def test_the_memory_joins_and_learns():
     lines.merge_shared(line, 0, 0)
 
 
+@pytest.mark.parametrize(("shortest", "drafts"), [(3, True), (4, False)])
+def test_the_shortest_match_binds_the_memory(shortest, drafts):
+    memory = DraftMemory(10_000)
+    memory.add(list(range(100, 160)))
+    lines = SessionLines(Drafter(policy=policy_of(prompt_lookup_min=shortest), memory=memory), 12)
+    line = lines.begin(np.array([1, 2, 3], np.int32))
+    rows = np.zeros((1, 300), np.int32)
+    rows[0, :6] = [1, 2, 3, 100, 101, 102]
+    status = np.empty(1, np.int64)
+    lines.step(rows, np.array([6]), np.array([3]), np.array([line]), status, 300, True)
+    lines.merge_shared(line, 0, 12)
+    assert bool(lines.num_drafted[0]) == drafts
+
+
 @pytest.mark.parametrize(
     ("drafter", "named"),
     [

@@ -19,6 +19,7 @@ from zerodraft.lookup import segment as segment_module
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.manifest import TokenizerError
 from zerodraft.lookup.memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.segment import Segment
@@ -34,7 +35,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     contexts = Bundle("contexts")
 
-    @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 6), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
+    @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 4), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
     def start(self, max_tokens, min_len, min_prob):
         self.directory = Path(tempfile.mkdtemp())
         self.limit, segment_module.SEARCH_LIMIT = segment_module.SEARCH_LIMIT, 10**6  # the oracle looks at everything
@@ -203,7 +204,7 @@ def test_every_flipped_byte_is_noticed(saved):
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ('"version": 1', '"version": 2', "version 2"),
+        ('"version": 1', '"version": 3', "version 3"),
         ("first_live", "last_live", "damaged"),
         ("zerodraft", "x", "not a"),
     ],
@@ -414,15 +415,173 @@ def test_preload_reports_progress():
         {"max_tokens": 10**10},
         {"max_tokens": 1.5},
         {"min_match_len": 0},
-        {"min_match_len": 513},
+        {"min_match_len": 4097},
         {"min_prob": -0.1},
         {"min_prob": 1.1},
         {"min_prob": float("nan")},
+        {"min_prob": "x"},
+        {"min_prob": True},
+        {"min_prob": None},
+        {"max_tokens": "x"},
+        {"max_tokens": None},
+        {"max_tokens": 1},  # holds no text that is longer than the shortest match
+        {"max_tokens": 100, "min_match_len": 100},
+        {"directory": ""},
+        {"directory": 5},
+        {"directory": b"bytes"},
+        {"directory": "a\0b"},
+        {"tokenizer": ""},
+        {"tokenizer": 5},
+        {"tokenizer": "x" * 1025},
     ],
 )
 def test_impossible_options_are_refused_by_name(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         DraftMemory(**options)
+
+
+def test_calls_with_wrong_types_are_refused_by_name(tmp_path):
+    memory = DraftMemory()
+    for call, named in (
+        (lambda: memory.propose([1], "x"), "max_tokens"),
+        (lambda: memory.propose([1], 1.5), "max_tokens"),
+        (lambda: memory.evict("x"), "num_tokens"),
+        (lambda: memory.save(""), "directory"),
+        (lambda: memory.save(5), "directory"),
+        (lambda: DraftMemory.load(""), "directory"),
+        (lambda: memory.preload(5), "texts"),
+        (lambda: memory.preload([[1]], 5), "namespace"),
+        (lambda: memory.preload([[1]], progress=5), "progress"),
+        (lambda: memory.contains("x"), "token ids"),
+        (lambda: memory.contains([1], 5), "namespace"),
+        (lambda: memory.bind_tokenizer(None), "tokenizer"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            call()
+    (tmp_path / "file").write_text("not a folder")
+    for place in ("file", "file/below"):
+        with pytest.raises(ValueError, match="directory must be a folder"):
+            DraftMemory(directory=tmp_path / place)
+    assert memory.num_tokens == 0
+    assert memory.directory is None
+
+
+def test_a_foreign_folder_is_not_written_to(tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    memory = DraftMemory()
+    with pytest.raises(MemoryFileError, match="not a manifest"):
+        memory.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_texts_that_are_known_are_skipped(tmp_path):
+    memory = DraftMemory(1000, directory=tmp_path)
+    texts = [text_of(seed, 100) for seed in range(8)]
+    assert all(memory.add(text, "a", skip_known=True) for text in texts)
+    assert not memory.add(texts[3], "a", skip_known=True)
+    assert memory.add(texts[3], "b", skip_known=True), "another namespace's"
+    assert memory.add([*texts[3], 1], "a", skip_known=True), "a longer one"
+    assert not memory.add([], "a", skip_known=True)
+    assert memory.num_tokens == 1000 - 99, "the oldest went for the last"
+    memory.save()
+    fresh = DraftMemory(1000, directory=tmp_path)
+    for held in (memory, fresh):
+        assert [held.contains(text, "a") for text in texts] == [False, *[True] * 7]
+        assert [held.contains(text, None) for text in texts] == [False] * 8
+    before = {path.name for path in tmp_path.iterdir()}
+    fresh.preload(texts[1:], "a", skip_known=True)
+    fresh.save()
+    assert {path.name for path in tmp_path.iterdir()} == before, "nothing new, nothing written"
+    long = text_of(99, 2500)
+    assert fresh.add(long, skip_known=True)
+    assert not fresh.add(long, skip_known=True), "of which the end is kept"
+    fresh.check_integrity()
+    assert fresh.add(texts[5], "a", skip_known=True), "it was evicted"
+    assert fresh.add(texts[5], "a"), "only where asked for"
+
+
+def test_dropped_texts_of_a_segment_that_lives_are_not_known():
+    memory = DraftMemory(1000)
+    texts = [text_of(seed, 10) for seed in range(4)]
+    memory.preload(texts)
+    assert memory.contains(texts[0])
+    memory.evict(10)
+    assert len(list(memory._shelf)) == 1
+    assert [memory.contains(text) for text in texts] == [False, True, True, True]
+    assert memory.add(texts[0], skip_known=True)
+    assert memory.contains(texts[0])
+
+
+def test_a_first_save_that_is_killed_leaves_an_empty_memory(tmp_path, monkeypatch):
+    from zerodraft.lookup import memory as module
+
+    class Killed(BaseException):
+        pass
+
+    def die(*args):
+        raise Killed
+
+    memory = DraftMemory(directory=tmp_path)
+    memory.add(text_of(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "list_files", die)
+        with pytest.raises(Killed):
+            memory.save()
+    assert list(tmp_path.glob("*.zdseg")), "what was written and not published"
+    fresh = DraftMemory(directory=tmp_path)
+    assert fresh.num_tokens == 0
+    fresh.add(text_of(2))
+    fresh.save()
+    assert len(list(tmp_path.glob("*.zdseg"))) == 1
+
+
+def test_a_memory_knows_its_tokenizer(tmp_path):
+    memory = DraftMemory(directory=tmp_path)
+    memory.add(text_of(1))
+    memory.save()
+    assert memory.tokenizer is None
+    reader, other = DraftMemory(directory=tmp_path), DraftMemory(directory=tmp_path, tokenizer="theirs")
+    memory.bind_tokenizer("ours")
+    memory.bind_tokenizer("ours")
+    memory.save()
+    assert reader.refresh()
+    assert reader.tokenizer == "ours"
+    assert DraftMemory.load(tmp_path, tokenizer="ours").tokenizer == "ours"
+    other.add(text_of(2))
+    for refused in (
+        lambda: reader.bind_tokenizer("theirs"),
+        lambda: DraftMemory(directory=tmp_path, tokenizer="theirs"),
+        lambda: DraftMemory.load(tmp_path, tokenizer="theirs"),
+        other.refresh,
+        other.save,
+    ):
+        with pytest.raises(TokenizerError, match=r"ours.*theirs|theirs.*ours") as caught:
+            refused()
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, MemoryFileError)
+    assert other.has_unsaved, "what could not be saved is not lost"
+    reader.clear(None)
+    assert DraftMemory(directory=tmp_path, tokenizer="theirs").num_tokens == 0, "an empty one is anybody's"
+
+
+def test_a_memory_without_a_tokenizer_is_read_by_earlier_versions(saved):
+    content = (saved / "manifest.json").read_text()
+    assert '"version": 1' in content
+    assert "tokenizer" not in content
+    DraftMemory.load(saved, tokenizer="ours").save()
+    path = saved / "manifest.json"
+    assert '"version": 2' in path.read_text()
+    path.write_text(path.read_text().replace("ours", "OURS"))
+    with pytest.raises(MemoryFileError, match="damaged"):
+        DraftMemory.load(saved)
+
+
+def test_ids_above_any_vocabulary_are_stored_and_drafted(tmp_path):
+    memory = DraftMemory(directory=tmp_path)
+    memory.add([5, 6, 7, 2**31 - 1, 2**31 - 2])
+    memory.save()
+    draft = DraftMemory.load(tmp_path, verify=True).propose([5, 6, 7], 4)
+    assert draft.token_ids.tolist() == [2**31 - 1, 2**31 - 2]
 
 
 @pytest.mark.parametrize("bad", [[-1], [2**31], [1.5], [[1]]])
@@ -525,7 +684,7 @@ def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, poi
 
 
 def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):
-    from zerodraft.lookup import memory as module
+    from zerodraft.lookup import memory_files as module
 
     missing = 3
 

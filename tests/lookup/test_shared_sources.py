@@ -234,6 +234,31 @@ def test_the_fixed_rule_bounds_each_source():
     assert drafter.begin([50, 51, 52]).propose(16).token_ids.tolist() == [53, 54, 55]
 
 
+@pytest.mark.parametrize("length_factor", [None, 1.0])
+@pytest.mark.parametrize("shortest", [1, 4, 5, 40, 600])
+def test_the_shortest_match_binds_memory_and_phrases(shortest, length_factor):
+    policy = dataclasses.replace(FREE, prompt_lookup_min=shortest, prompt_lookup_max=4096, length_factor=length_factor)
+    text = list(range(2000, 3000))
+    drafter = Drafter(policy=policy, memory=DraftMemory(), phrases=PhraseBook([text], min_match=1))
+    alone = Drafter(policy=policy, memory=drafter.memory)
+    drafter.memory.add(text)
+    for num_known in (shortest - 1, shortest):
+        for source in (drafter, alone, Drafter(policy=policy, phrases=drafter.phrases)):
+            draft = source.begin([7, *text[:num_known]]).propose(4)
+            assert draft.token_ids.tolist()[:1] == (text[num_known : num_known + 1] if num_known == shortest else [])
+        session = alone.begin(text[: shortest + 1])  # and where the copy of a memory is followed
+        session.commit(
+            session.propose(4), Outcome(path=(0,), new_ids=(text[shortest + 1], 9, *text[500 : 499 + shortest]))
+        )
+        assert len(session.propose(4)) == 0 or shortest == 1
+
+
+def test_a_memory_that_can_never_match_is_refused():
+    with pytest.raises(ValueError, match=r"max_tokens must be above prompt_lookup_min, got 100 and 100"):
+        Drafter(policy=DraftPolicy(prompt_lookup_min=100), memory=DraftMemory(100))
+    Drafter(policy=DraftPolicy(prompt_lookup_min=100), memory=DraftMemory(101))
+
+
 def test_a_batch_is_its_rows():
     drafter = Drafter()
     prompts = [[1, 2, 3, 4, 1, 2], [5, 5, 5], [9]]
