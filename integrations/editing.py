@@ -41,13 +41,20 @@ class EditError(ValueError):
     Attributes:
         answer: what the model wrote, empty where it was not asked.
         text: what of it is a file, None where nothing is: of an answer that broke off, the lines before that.
-        diff: from the old text to ``text``, with names "a/file" and "b/file". Behind the end of an answer that broke
-            off nothing is taken to be deleted, so the diff applies.
+        completed: ``text`` and, behind an answer that broke off, the rest of the old text; None like ``text``.
+        diff: from the old text to ``completed``, with names "a/file" and "b/file".
     """
 
-    def __init__(self, message: str, *, answer: str = "", text: str | None = None, diff: str = "") -> None:
+    def __init__(
+        self, message: str, *, answer: str = "", text: str | None = None, completed: str | None = None, old: str = ""
+    ) -> None:
         super().__init__(message)
-        self.answer, self.text, self.diff = answer, text, diff
+        self.answer, self.text, self.completed, self._old = answer, text, completed, old
+
+    @property
+    def diff(self) -> str:
+        """See above; empty where nothing is a file."""
+        return "" if self.completed is None else unified_diff(self._old, self.completed, "a/file", "b/file")
 
 
 @dataclass(frozen=True)
@@ -188,16 +195,16 @@ class Edit:
         *lines, last = text.split("\n")
         for line in lines:
             block.feed(line)
-        if last or not lines:
+        if last and not (written.hit_limit and last.strip("` ")):  # else the line was cut off
             block.feed(last)
         found = block.answer(is_ended=is_ended)
         answer = f"{self.fence}{self.language}\n{text}"
         try:
-            new = self.original.restore(found.lines) if any(map(str.strip, found.lines)) else None
+            new, completed = self._files(found, written.hit_limit)
         except TextError as error:
             raise EditError(str(error), answer=answer) from None
         if why := self._refusal(found, new, written.hit_limit, allow_loss):
-            raise EditError(why, answer=answer, text=new, diff=self._diff(found))
+            raise EditError(why, answer=answer, text=new, completed=completed, old=self.code)
         assert new is not None
         return EditResult(
             text=new,
@@ -210,10 +217,14 @@ class Edit:
             comparison=comparison,
         )
 
-    def _diff(self, found: Answer) -> str:
-        """What an answer that is not taken would change."""
-        lines = found.lines if found.is_whole else self.original.completed(found.lines)
-        return unified_diff(self.code, self.original.restore(lines), "a/file", "b/file") if found.lines else ""
+    def _files(self, found: Answer, hit_limit: bool) -> tuple[str | None, str | None]:
+        """The new text as far as there is one, and with the rest of the old one behind it where it broke off."""
+        original, lines = self.original, list(filter(str.strip, found.lines))
+        is_file = found.is_whole or hit_limit or any(line.startswith("```") or line in original.seen for line in lines)
+        if not lines or not is_file:  # nothing, or talk
+            return None, None
+        text = original.restore(found.lines)
+        return text, text if found.is_whole else original.restore(original.completed(found.lines))
 
     def _refusal(self, found: Answer, new: str | None, hit_limit: bool, allow_loss: bool) -> str | None:
         """Why there is no edited file, None if there is one."""

@@ -36,8 +36,8 @@ def find_files(sources: Sequence[Path], suffixes: Sequence[str] = ()) -> Iterato
                 seen.add(place)
                 yield path, not is_folder
         if is_folder and not num:
-            kinds = f" that ends with {', '.join(suffixes)}" if suffixes else ""
-            raise ValueError(f"no file below {source}{kinds}")
+            few = ", ".join(suffixes[:3]) + (" or the like" if len(suffixes) > 3 else "")
+            raise ValueError(f"no file below {source}" + (f" that ends with {few}" if suffixes else ""))
 
 
 def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

@@ -255,8 +255,8 @@ class _Work:
         if as_json:
             kept = {"error": str(error), "answer": error.answer, "text": error.text, "diff": error.diff}
             self.documents.append({"file": str(source.path)} | kept)
-        elif error.diff and self.num_files == 1:
-            print_diff(error.diff, stderr=True)
+        elif error.completed is not None and self.num_files == 1:
+            print_diff(source.diff(error.completed, self.folder), stderr=True)
         saved = f"; {_saved(source, error.answer if error.text is None else error.text)}" if error.answer else ""
         self._fail(source, f"{error}{saved}")
 

@@ -144,8 +144,6 @@ def test_no_change_is_said(answering: Any, file: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "options", "message"),
     [
-        (f"{NEW}```", ["--max-new-tokens", "10"], "hit the limit of 10 tokens"),
-        ("I would rather not.", [], "no complete code block"),
         (f"{NEW}```", ["--temperature", "-1"], "temperature"),
         (f"{NEW}```", ["--top-p", "1.5"], "top_p"),
         (f"{NEW}```", ["-i", ""], "instruction"),
@@ -171,13 +169,42 @@ def test_files_that_cannot_be_edited(answering: Any, file: Path, content: bytes,
 def test_absent_files_and_folders(answering: Any, tmp_path: Path) -> None:
     answering("")
     _refused(zerodraft("edit", tmp_path / "none.py", "-i", "Rename."), "none.py")
-    _refused(zerodraft("edit", tmp_path, "-i", "Rename."), "not a regular file")
+    _refused(zerodraft("edit", tmp_path, "-i", "Rename."), "no file below")
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "message", "saved", "shown"),
+    [
+        (
+            f"{NEW}````",
+            ["--max-new-tokens", "40"],
+            "hit the limit of 40 tokens",
+            NEW.splitlines(True)[0],
+            "+def area(b",
+        ),
+        ("I would rather not.", [], "no complete code block", "````python\nI would rather not.", ""),
+        (f"{NEW}```\nIt is done.", [], "no complete code block", f"{NEW}```\nIt is done.\n", "+def area(b"),
+    ],
+)
+def test_what_is_no_file_is_shown_and_kept(
+    answering: Any, file: Path, answer: str, options: list[str], message: str, saved: str, shown: str
+) -> None:
+    answering(answer)
+    result = zerodraft("edit", file, "-i", "Rename.", "--write", *options)
+    assert (result.exit_code, result.stdout, file.read_text()) == (1, "", CODE)
+    assert message in result.stderr
+    assert shown in result.stderr
+    assert _kept(result) == saved
 
 
 def test_a_file_that_changed_meanwhile_is_left(answering: Any, file: Path) -> None:
     model = answering(f"{NEW}```")
     model.register_forward_pre_hook(lambda *_: file.write_text("# mine\n") and None)
-    _refused(zerodraft("edit", file, "-i", "Rename.", "--write"), "changed")
+    result = zerodraft("edit", file, "-i", "Rename.", "--write")
+    assert result.exit_code == 1
+    assert "changed" in result.stderr
+    assert result.stdout.startswith("--- a/"), "the diff is given all the same"
+    assert _kept(result) == NEW
     assert file.read_text() == "# mine\n"
     assert [path.name for path in file.parent.iterdir()] == ["area.py"]
 
@@ -185,8 +212,20 @@ def test_a_file_that_changed_meanwhile_is_left(answering: Any, file: Path) -> No
 def test_a_file_that_was_removed_meanwhile_stays_removed(answering: Any, file: Path) -> None:
     model = answering(f"{NEW}```")
     model.register_forward_pre_hook(lambda *_: file.unlink(missing_ok=True))
-    _refused(zerodraft("edit", file, "-i", "Rename.", "--write"), "area.py")
+    result = zerodraft("edit", file, "-i", "Rename.", "--write")
+    assert result.exit_code == 1
+    assert "area.py" in result.stderr
+    assert _kept(result) == NEW
     assert list(file.parent.iterdir()) == []
+
+
+def _kept(result: Result) -> str:
+    """What was written, from the file that the last line on stderr names."""
+    line = result.stderr.strip().splitlines()[-1]
+    path = Path(line.rsplit(" is in ", 1)[1])
+    text = path.read_text()
+    path.unlink()
+    return text
 
 
 def _refused(result: Result, message: str) -> None:
