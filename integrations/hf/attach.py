@@ -368,7 +368,9 @@ def _take_stop_strings(model: PreTrainedModel, call: dict[str, Any]) -> list[Sto
 def _stop_criterion(tokenizer: Any, strings: Any) -> StopStringCriteria:
     listed = [strings] if isinstance(strings, str) else strings
     if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(s, str) and s for s in listed):
-        raise ValueError(f"stop_strings must be a string or a list of strings, none of them empty, got {shown(strings)}")
+        raise ValueError(
+            f"stop_strings must be a string or a list of strings, none of them empty, got {shown(strings)}"
+        )
     if not callable(getattr(tokenizer, "get_vocab", None)):
         raise ValueError(f"tokenizer must be a transformers tokenizer, got {shown(tokenizer)}")
     return StopStringCriteria(tokenizer, list(listed))

@@ -109,8 +109,7 @@ def _predictions(given: Any) -> Predictions:
     if not _is_per_row(given):
         return as_token_ids(_as_numpy(given), "prediction_ids")
     return [
-        None if own is None else as_token_ids(_as_numpy(own), f"prediction_ids[{row}]")
-        for row, own in enumerate(given)
+        None if own is None else as_token_ids(_as_numpy(own), f"prediction_ids[{row}]") for row, own in enumerate(given)
     ]
 
 

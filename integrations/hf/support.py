@@ -71,9 +71,7 @@ def _inside(wrapper: object) -> str:
 def check_mode(model: PreTrainedModel) -> None:
     """Raise Unsupported for a model in training mode: its dropout makes every forward another one."""
     dropout = torch.nn.modules.dropout._DropoutNd
-    names = (
-        name for name, part in model.named_modules() if part.training and isinstance(part, dropout) and part.p > 0
-    )
+    names = (name for name, part in model.named_modules() if part.training and isinstance(part, dropout) and part.p > 0)
     found = "training mode" if model.training else next((f"{name} in training mode" for name in names), None)
     if found is not None:
         raise refuse(found, model, "its dropout would differ from forward to forward: call model.eval() first")
@@ -161,7 +159,7 @@ def _misfit(model: PreTrainedModel, keys: torch.Tensor, num_rows: int) -> tuple[
         return f"{keys.shape[0]} rows", str(num_rows)
     if keys.dtype != model.dtype and not torch.is_autocast_enabled(keys.device.type):
         return f"dtype {keys.dtype}", str(model.dtype)
-    if keys.device.type != model.device.type:
+    if keys.device.type != model.device.type != "meta":  # weights kept elsewhere say nothing about the cache
         return f"device {keys.device}", str(model.device)
     heads = getattr(config, "num_key_value_heads", None)
     if config.model_type in _TESTED and heads is not None and keys.shape[1] != heads:
