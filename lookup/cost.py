@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.checks import int_in, number_in, shown
+from zerodraft.lookup.checks import flag, int_in, number_in, shown
 
 _MAX_CONTEXT: Final = 2**31
 Point = tuple[int, float]
@@ -65,11 +65,14 @@ class CostCurve:
 
     def cost(self, positions: float, context: int | None = None) -> float:
         """Cost of a forward over ``positions`` positions, in forwards over one position at the same context length."""
-        values = self.table(math.ceil(positions), context)
+        values = self.table(math.ceil(number_in("positions", positions, 0.0)), context)
         return float(np.interp(positions, np.arange(len(values)), values))
 
     def table(self, positions: int, context: int | None = None) -> npt.NDArray[np.float64]:
         """Relative costs of 0 to ``positions`` positions, float64 (positions + 1,); a forward over none costs 0."""
+        int_in("positions", positions, 0, None)
+        if context is not None:
+            number_in("context", context, 0.0)
         at = np.arange(positions + 1)
         costs = _extended(self.points, at)
         if self.long_points and context is not None:
@@ -86,7 +89,7 @@ class CostCurve:
 
         The cost of n positions is the forward's over rows · n positions, and ``row_cost`` for each further row.
         """
-        if num_rows == 1:
+        if int_in("num_rows", num_rows, 1, None) == 1:
             return self
 
         def spread(points: tuple[Point, ...]) -> list[Point]:
@@ -108,8 +111,12 @@ class CostCurve:
             max_seconds: about how long it may take.
 
         Raises:
-            ImportError: torch or transformers is not installed.
+            ImportError: torch or transformers is not installed. ValueError: an argument of another type.
         """
+        flag("refresh", refresh)
+        number_in("max_seconds", max_seconds, 0.0, above=True)
+        if not callable(getattr(model, "get_input_embeddings", None)):
+            raise ValueError(f"model must be a transformers model, got {shown(model)}")
         # By name: the measurement belongs to the room that may load torch, and only this door leads there.
         measured: CostCurve = import_module("zerodraft.integrations.cost_measure").measured_curve(
             model, refresh=refresh, max_seconds=max_seconds

@@ -117,6 +117,7 @@ class Drafter:
 
     def recycler(self, namespace: str | None = None) -> TokenRecycler | None:
         """The table a new session of this namespace recycles from: a fresh one, the shared one, or None."""
+        check_namespace(namespace)
         if self._recyclers is not None:
             return self._recyclers[namespace]
         if not self.recycle:
@@ -168,9 +169,11 @@ class Drafter:
         Raises:
             ValueError: bounds that are not one per session, or negative. RuntimeError: a finished session.
         """
+        if not isinstance(sessions, (list, tuple)):
+            raise ValueError(f"sessions must be a list of draft sessions, got {shown(sessions)}")
         num_rows = len(sessions)
-        rooms = [max_tokens] * num_rows if isinstance(max_tokens, int) else list(max_tokens)
-        depths = [max_depth] * num_rows if max_depth is None or isinstance(max_depth, int) else list(max_depth)
+        rooms = list(max_tokens) if isinstance(max_tokens, (list, tuple)) else [max_tokens] * num_rows
+        depths = list(max_depth) if isinstance(max_depth, (list, tuple)) else [max_depth] * num_rows
         if len(rooms) != num_rows or len(depths) != num_rows:
             raise ValueError(f"bounds must be one or one per session, got {len(rooms)}, {len(depths)} for {num_rows}")
         drafts = [s.propose(room, depth, num_rows=num_rows) for s, room, depth in zip(sessions, rooms, depths)]
@@ -387,6 +390,8 @@ class DraftSession:
             RuntimeError: the session is finished.
         """
         self._check_running()
+        if not isinstance(draft, Draft) or not isinstance(outcome, Outcome):
+            raise ValueError(f"expected a Draft and its Outcome, got {shown(draft)} and {shown(outcome)}")
         origin = -1
         if outcome.path:
             node = outcome.path[-1]
@@ -442,8 +447,7 @@ class DraftSession:
                 finished all the same.
         """
         was_finished, self._is_finished = self._is_finished, True
-        if remember not in (True, False, "output", "both"):
-            raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
+        one_of("remember", remember, (False, True, "output", "both"))
         if remember is False or was_finished:
             return
         if self._drafter.memory is None:

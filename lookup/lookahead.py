@@ -11,6 +11,7 @@ import numpy.typing as npt
 from zerodraft.lookup.checks import bounds, flag, int_in, one_of
 from zerodraft.lookup.draft import Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.jacobi_window import Columns, JacobiWindow
+from zerodraft.lookup.memory import check_namespace
 from zerodraft.lookup.ngram_pool import GuessBelief, GuessTrie, NgramPool, extended
 
 MAX_WINDOW: Final = 256
@@ -73,8 +74,9 @@ class Lookahead:
         """Start one request. A prediction goes into the pool like a prompt; a namespace changes nothing here.
 
         Raises:
-            ValueError: ids that are not integers in [0, 2**31 - 1].
+            ValueError: ids that are not integers in [0, 2**31 - 1], or a namespace that is neither a string nor None.
         """
+        check_namespace(namespace)
         prompt = as_token_ids(prompt_ids, "prompt_ids")
         prediction = as_token_ids(() if prediction_ids is None else prediction_ids, "prediction_ids")
         return LookaheadSession(self, prompt, prediction)

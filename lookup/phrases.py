@@ -72,8 +72,13 @@ class PhraseBook:
         Raises:
             ValueError: a text of fewer than ``min_match + 1`` tokens.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"texts must be strings in a sequence, got one string: {shown(texts)}")
+        if not callable(getattr(tokenizer, "encode", None)):
+            raise ValueError(f"tokenizer must have encode(text, add_special_tokens=False), got {shown(tokenizer)}")
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise ValueError(f"texts must be a sequence of strings, got {shown(texts)}")
+        texts = list(texts)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"texts must be strings, got {shown(texts)}")
         encoded = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
         return cls([getattr(ids, "ids", ids) for ids in encoded], min_match=min_match)
 

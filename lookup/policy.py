@@ -92,14 +92,17 @@ class DraftPolicy:
 
     def draft_length(self, match_len: int, room: int) -> int:
         """Tokens a ``length_factor`` drafts from a match of ``match_len`` tokens where ``room`` nodes are allowed."""
+        int_in("match_len", match_len, 0, None)
+        int_in("room", room, 0, None)
         factor = 1.0 if self.length_factor is None else self.length_factor
         return min(room, self.max_draft_tokens, max(1, int(factor * match_len)))
 
     def tables(self, num_rows: int = 1, context: int = 0) -> Tables:
         """What the adaptive rule looks up; solved once per process for each curve, cap, power of two of rows and of
         context (milliseconds), then found in a nanosecond-cheap cache."""
-        curve = self.curve
         int_in("num_rows", num_rows, 1, MAX_ROWS)
+        int_in("context", context, 0, None)
+        curve = self.curve
         rounded = 1 << max(context - 1, 1).bit_length() if curve.long_points else 0
         return _tables(curve, self.max_draft_tokens, 1 << (num_rows - 1).bit_length(), rounded)
 

@@ -131,6 +131,8 @@ class GenerationStats:
 
     def merge(self, other: GenerationStats) -> None:
         """Add another call's (or row's) counters to these; its rows' reasons follow these."""
+        if not isinstance(other, GenerationStats):
+            raise ValueError(f"other must be GenerationStats, got {shown(other)}")
         reason = self.stand_down_reason or other.stand_down_reason
         for name, value in vars(other).items():
             if name == "stand_down_reason":
@@ -153,7 +155,7 @@ class GenerationStats:
         return plain | {name: getattr(self, name) for name in derived}
 
 
-def has_paid(num_tokens: int, num_steps: int) -> bool:
+def has_paid(num_tokens: float, num_steps: float) -> bool:
     """True if so many tokens in so many steps are clearly more than plain decoding's one each."""
     return num_steps > 0 and num_tokens >= _PAYING * num_steps
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from zerodraft.lookup.draft import CUSTOM, Draft, IntArray, as_token_ids
 
+Bools = npt.NDArray[np.bool_]
 _FAR: Final = 1 << 30  # the depth of a node that nobody may reach, and so of all below it
 _PLACEHOLDERS: Final = ("image_token_id", "image_token_index", "video_token_id", "audio_token_id", "audio_token_index")
 
@@ -66,14 +68,15 @@ class Sieve:
             fits &= np.logical_and.accumulate(draft.parents == np.arange(len(draft)) - 1) & draft.verify
         return draft.only(fits)
 
-    def _left_out(self, draft: Draft, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def _left_out(self, draft: Draft, ids: npt.NDArray[np.uint32], out: Bools) -> Bools:
         """Foreign nodes, and of the others that will never be said those that were drafted to be said."""
         is_foreign = ids == self._vocab_size
         if (is_foreign & (draft.source == CUSTOM)).any():
             raise ValueError(
                 f"drafted token ids must be in [0, {self._vocab_size - 1}], got {draft.token_ids.tolist()}"
             )
-        return is_foreign | (out & draft.verify)
+        left_out: Bools = is_foreign | (out & draft.verify)
+        return left_out
 
 
 def vocab_size_of(model: PreTrainedModel) -> int:

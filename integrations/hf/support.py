@@ -34,11 +34,16 @@ def refuse(option: str, model: object, reason: str) -> Unsupported:
     )
 
 
+def check_is_model(model: object) -> None:
+    """Raise a ValueError for what is no model, or holds one inside."""
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"model must be a transformers PreTrainedModel, got {shown(model)}{_inside(model)}")
+
+
 def check_model(model: PreTrainedModel) -> None:
     """Raise Unsupported for a model whose decoding the ragged cache and explicit positions do not reproduce, and a
     ValueError for what is no model."""
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(f"model must be a transformers PreTrainedModel, got {shown(model)}{_inside(model)}")
+    check_is_model(model)
     config = model.config
     text_config = config.get_text_config(decoder=True)
     if config.is_encoder_decoder and config.model_type not in _ENCODER_DECODERS:
@@ -65,7 +70,7 @@ def _inside(wrapper: object) -> str:
     places = {".get_base_model()": get_base() if callable(get_base) and not isinstance(wrapper, type) else None}
     places |= {f".{name}": getattr(wrapper, name, None) for name in ("_orig_mod", "module", "model")}
     found = next((place for place, inner in places.items() if isinstance(inner, PreTrainedModel)), None)
-    return "" if found is None else f": it wraps a model, give that one first: attach(model{found})"
+    return "" if found is None else f": it wraps a model, give that one: attach(model{found})"
 
 
 def check_mode(model: PreTrainedModel) -> None:
