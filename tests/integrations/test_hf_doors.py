@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import warnings
 
 import pytest
@@ -594,3 +595,52 @@ def test_numpy_values_are_taken_where_python_ones_are():
     options = {"max_draft_tokens": np.int64(3), "seeds": np.array([5]), "do_sample": True}
     _, stats = support.ours(model, ids, max_new_tokens=9, prediction_ids=np.array([5, 6, 7]), **options)
     assert stats.num_emitted_tokens == 9
+
+
+WRONG_OWN = {
+    "prediction_ids": [
+        *(5, 1.5, True, "abc", {5, 6}, object(), [1.5], [-1], [2**31], ["a"], [[5], [-1]], [[5], 6], [None, "a"]),
+        *(np.zeros((2, 2, 2), np.int64), torch.zeros(3), torch.tensor(5), torch.tensor([-1])),
+    ],
+    "namespace": [5, True, b"a", ["a"]],
+    "seeds": [5, 1.5, "12", [1, None], [1.5], [2**64], [-1], [True], ["1"], {1}, torch.tensor([1.0])],
+    "remember": ["x", 1, 0, None, "input", [True]],
+    "draft": ["x", 1, 0, None, [True]],
+    "max_draft_tokens": ["3", 2.5, True, -1, 10**9, float("nan"), [3]],
+    "streamer": [3, "x"],
+    "stop_strings": [3, [3], ["a", ""], [None]],
+}
+
+
+@pytest.mark.parametrize("door", ["attach", "speculate"])
+@pytest.mark.parametrize("name", WRONG_OWN)
+def test_wrong_arguments_of_a_call_are_refused_before_a_forward(name, door):
+    """CASES 47: one error that names the argument; the model stays as it was."""
+    model, ids = copy.deepcopy(support.tiny("llama")), support.prompt(1)
+    handle = _no_forward(model)
+    options = {"max_new_tokens": 3, "do_sample": True}
+    if name == "stop_strings":
+        options["tokenizer"] = _letters()
+    if door == "attach":
+        zerodraft.attach(model)
+    elif name in ("streamer", "stop_strings"):
+        pytest.skip("arguments of speculate itself: tests/test_public_parameters.py")
+    else:
+        options["custom_generate"] = zerodraft.speculate()
+    for wrong in WRONG_OWN[name]:
+        with pytest.raises(ValueError, match=name):
+            model.generate(ids, **options, **{name: wrong})
+    handle.remove()
+    assert set(inspect.signature(zerodraft.speculate().__call__).parameters) >= set(OWN)
+
+
+def test_wrong_arguments_are_refused_before_an_encoder_runs():
+    model = copy.deepcopy(support.tiny_seq2seq("t5"))
+    zerodraft.attach(model)
+    handle = model.encoder.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(AssertionError("ran")))
+    with pytest.raises(ValueError, match="seeds"):
+        model.generate(support.prompt(1), max_new_tokens=3, seeds=5)
+    handle.remove()
+    expected = support.plain(model, support.prompt(1), max_new_tokens=12)
+    assert torch.equal(model.generate(support.prompt(1), max_new_tokens=12, draft=False), expected)
+    assert model.generate.stats.num_draft_tokens == 0
