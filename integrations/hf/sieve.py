@@ -80,14 +80,12 @@ class Sieve:
 
 
 def vocab_size_of(model: PreTrainedModel) -> int:
-    """How many ids the model can read: rows of its input embedding, or what its configuration says."""
+    """How many ids the model can read: as many as its input embedding holds, or as its configuration says."""
     try:
-        weight = getattr(model.get_input_embeddings(), "weight", None)
+        size = getattr(model.get_input_embeddings(), "num_embeddings", None)
     except (AttributeError, NotImplementedError):
-        weight = None
-    if isinstance(weight, torch.Tensor) and weight.ndim == 2:
-        return int(weight.shape[0])
-    return int(model.config.get_text_config(decoder=True).vocab_size)
+        size = None
+    return int(model.config.get_text_config(decoder=True).vocab_size if size is None else size)
 
 
 def never_said(model: PreTrainedModel, config: GenerationConfig) -> set[int]:
