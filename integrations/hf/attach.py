@@ -308,8 +308,9 @@ class _AttachedGenerate:
         other = self._other_way(model, call)
         own = {name: call.pop(name) for name in OWN_ARGUMENTS if name in call}
         if other is not None:
-            if own:
-                warn_without_effect(", ".join(own), f"beside {other}: the call goes to the model's own path")
+            given = [name for name, value in own.items() if value is not getattr(Request, name)]
+            if given:
+                warn_without_effect(", ".join(given), f"beside {other}: the call goes to the model's own path")
             return original(**call)
         Request(**own, streamer=call.get("streamer"))  # wrong arguments are said before generate does anything
         if call.get("synced_gpus"):

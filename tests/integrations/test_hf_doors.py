@@ -426,7 +426,8 @@ def test_own_arguments_beside_another_way_of_decoding_are_said_to_do_nothing(nam
     assert "beside prompt_lookup_num_tokens" in message
     assert file == __file__
     assert torch.equal(out[0], expected)
-    assert not _warned(lambda: model.generate(ids, max_new_tokens=8, prompt_lookup_num_tokens=3))
+    nothing = {"prediction_ids": None, "draft": True}
+    assert not _warned(lambda: model.generate(ids, max_new_tokens=8, prompt_lookup_num_tokens=3, **nothing))
 
 
 def test_own_arguments_reach_an_explicit_speculation_of_an_attached_model():
@@ -612,8 +613,10 @@ WRONG_OWN = {
 }
 
 
-@pytest.mark.parametrize("door", ["attach", "speculate"])
-@pytest.mark.parametrize("name", WRONG_OWN)
+DOORS = [("attach", name) for name in WRONG_OWN] + [("speculate", name) for name in OWN]
+
+
+@pytest.mark.parametrize(("door", "name"), DOORS)
 def test_wrong_arguments_of_a_call_are_refused_before_a_forward(name, door):
     """CASES 47: one error that names the argument; the model stays as it was."""
     model, ids = copy.deepcopy(support.tiny("llama")), support.prompt(1)
@@ -623,8 +626,6 @@ def test_wrong_arguments_of_a_call_are_refused_before_a_forward(name, door):
         options["tokenizer"] = _letters()
     if door == "attach":
         zerodraft.attach(model)
-    elif name in ("streamer", "stop_strings"):
-        pytest.skip("arguments of speculate itself: tests/test_public_parameters.py")
     else:
         options["custom_generate"] = zerodraft.speculate()
     for wrong in WRONG_OWN[name]:
