@@ -589,6 +589,15 @@ def test_what_belongs_elsewhere_is_told_where():
     assert "generate" not in vars(model)
 
 
+@pytest.mark.parametrize("one", [[[5]], [torch.tensor([5])], [np.array([5])], (range(5, 6),), [torch.tensor(5)]])
+def test_predictions_in_every_form(one):
+    from zerodraft.integrations.hf.request import Request
+
+    predicted = Request(prediction_ids=one).prediction_ids
+    assert predicted[0] == 5
+    assert isinstance(predicted, list) == (not isinstance(one[0], torch.Tensor) or one[0].ndim == 1)
+
+
 def test_numpy_values_are_taken_where_python_ones_are():
     policy = DraftPolicy(max_draft_tokens=np.int64(9), length_factor=np.float32(2.0), max_batch_tokens=np.int32(4))
     assert (policy.max_draft_tokens, policy.length_factor, policy.max_row_tokens) == (9, 2.0, 4)
