@@ -217,6 +217,17 @@ def test_reasons_are_per_row_and_in_order():
     assert total.finish_reasons == stats.finish_reasons * 2
 
 
+def test_rows_that_are_walked_together_have_the_same_reasons(monkeypatch):
+    """As on CUDA, where all rows are walked in one launch."""
+    model = support.tiny("llama")
+    ids = torch.cat([support.prompt(seed, 12) for seed in range(4)])
+    eos = int(support.plain(model, ids, max_new_tokens=20)[2, 17])
+    expected = support.ours(model, ids, max_new_tokens=20, eos_token_id=eos)[1].finish_reasons
+    monkeypatch.setattr("zerodraft.integrations.hf.fused.serves", lambda logits: True)
+    assert support.ours(model, ids, max_new_tokens=20, eos_token_id=eos)[1].finish_reasons == expected
+    assert set(expected) == {"eos", "length"}
+
+
 def test_the_context_is_a_reason_of_its_own():
     """Without max_new_tokens generate stops at the model's context; asked for so many tokens, it is the length."""
     model = support.tiny("gpt2")
