@@ -15,12 +15,14 @@ from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
+from zerodraft.lookup.checks import bounds, flag, instance_of, one_of, shown
 from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy, priors
 from zerodraft.lookup.shared_sources import SharedSources
+from zerodraft.lookup.stats import has_paid
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,19 +78,11 @@ class Drafter:
         self.policy = policy if policy is not None else DraftPolicy()
         self.memory: Final = memory
         self.phrases: Final = phrases
-        self.suffix_tree: Final = suffix_tree
-        if not isinstance(suffix_tree, bool):
-            raise ValueError(f"suffix_tree must be a bool, got {suffix_tree!r}")
-        if recycle not in (True, False, "shared"):
-            raise ValueError(f'recycle must be True, False or "shared", got {recycle!r}')
-        self.recycle: Final = recycle
-        for name, value, kind in (
-            ("policy", self.policy, DraftPolicy),
-            ("memory", memory, DraftMemory),
-            ("phrases", phrases, PhraseBook),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+        self.suffix_tree: Final = flag("suffix_tree", suffix_tree)
+        self.recycle: Final = one_of("recycle", recycle, (False, True, "shared"))
+        instance_of("policy", policy, DraftPolicy)
+        instance_of("memory", memory, DraftMemory)
+        instance_of("phrases", phrases, PhraseBook)
         if memory is not None and memory.max_tokens <= self.policy.prompt_lookup_min:
             lengths = f"{memory.max_tokens} and {self.policy.prompt_lookup_min}"
             raise ValueError(
@@ -102,6 +96,8 @@ class Drafter:
 
     def with_policy(self, policy: DraftPolicy) -> Self:
         """A drafter like this one, sharing its memory and phrases, that drafts by another policy."""
+        if not isinstance(policy, DraftPolicy):
+            raise ValueError(f"policy must be a DraftPolicy, got {shown(policy)}")
         other = copy.copy(self)
         other.policy = policy
         return other
@@ -126,6 +122,7 @@ class Drafter:
 
     def recycler(self, namespace: str | None = None) -> TokenRecycler | None:
         """The table a new session of this namespace recycles from: a fresh one, the shared one, or None."""
+        check_namespace(namespace)
         if self._recyclers is not None:
             return self._recyclers[namespace]
         if not self.recycle:
@@ -177,9 +174,11 @@ class Drafter:
         Raises:
             ValueError: bounds that are not one per session, or negative. RuntimeError: a finished session.
         """
+        if not isinstance(sessions, (list, tuple)):
+            raise ValueError(f"sessions must be a list of draft sessions, got {shown(sessions)}")
         num_rows = len(sessions)
-        rooms = [max_tokens] * num_rows if isinstance(max_tokens, int) else list(max_tokens)
-        depths = [max_depth] * num_rows if max_depth is None or isinstance(max_depth, int) else list(max_depth)
+        rooms = list(max_tokens) if isinstance(max_tokens, (list, tuple)) else [max_tokens] * num_rows
+        depths = list(max_depth) if isinstance(max_depth, (list, tuple)) else [max_depth] * num_rows
         if len(rooms) != num_rows or len(depths) != num_rows:
             raise ValueError(f"bounds must be one or one per session, got {len(rooms)}, {len(depths)} for {num_rows}")
         drafts = [s.propose(room, depth, num_rows=num_rows) for s, room, depth in zip(sessions, rooms, depths)]
@@ -201,6 +200,7 @@ class DraftSession:
         "_first",
         "_index",
         "_is_finished",
+        "_most",
         "_namespace",
         "_num_predicted",
         "_output_start",
@@ -221,6 +221,7 @@ class DraftSession:
     def __init__(self, drafter: Drafter, prompt: IntArray, prediction: IntArray, namespace: str | None) -> None:
         self._drafter = drafter
         self._policy = drafter.policy
+        self._most = drafter.policy.max_row_tokens
         self._namespace = namespace
         self._index = NgramIndex()
         self._num_predicted = len(prediction)
@@ -246,7 +247,8 @@ class DraftSession:
         self._first = np.full(rule.NUM_FIRST, -1, np.int64)
         self._replaced = np.zeros((replacing.NUM_ROWS, replacing.NUM_FIELDS), np.int64)
         self._expected = np.ones(2)
-        self._stood_down = [0, 0, 0, 0.0, 0.0]  # steps, without a match, stood down; tokens and cost expected there
+        # Steps, without a match, stood down; tokens and cost expected there; tokens emitted in all steps.
+        self._stood_down = [0, 0, 0, 0.0, 0.0, 0]
         self._settings = np.zeros(rule.NUM_SETTINGS, np.int64)
         self._settings[rule.MIN_LEN] = self._policy.prompt_lookup_min
         self._settings[rule.MAX_LEN] = self._policy.prompt_lookup_max
@@ -280,9 +282,10 @@ class DraftSession:
 
     @property
     def stand_down_reason(self) -> str | None:
-        """Why most steps so far drafted nothing, in numbers; None if most of them did draft."""
-        steps, unmatched, stood_down, tokens, cost = self._stood_down
-        if 2 * (unmatched + stood_down) <= steps:
+        """Why most steps so far drafted nothing, in numbers; None if most of them did draft, or the others made up for
+        it."""
+        steps, unmatched, stood_down, tokens, cost, emitted = self._stood_down
+        if 2 * (unmatched + stood_down) <= steps or has_paid(emitted, steps):
             return None
         if unmatched >= stood_down:
             return f"stood down: nothing to copy at {unmatched} of {steps} steps"
@@ -308,11 +311,13 @@ class DraftSession:
         """
         if self._is_finished:
             self._check_running()
-        if max_tokens < 0 or (max_depth is not None and max_depth < 0):
-            raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
-        if max_tokens == 0 or max_depth == 0:
+        if type(max_tokens) is not int or max_tokens < 0 or not (max_depth is None or type(max_depth) is int):
+            max_tokens, max_depth = bounds(max_tokens, max_depth)
+        if max_depth is not None and max_depth < 0:
+            bounds(max_tokens, max_depth)
+        most = self._most  # "if" rather than min: this is a tenth of what a draft takes
+        if max_tokens == 0 or max_depth == 0 or most == 0:
             return Draft.empty()
-        most = self._policy.max_draft_tokens  # "if" rather than min: this is a tenth of what a draft takes
         room = max_tokens if max_tokens < most else most
         depth = room if max_depth is None or max_depth > room else max_depth
         is_adaptive = self._policy.length_factor is None
@@ -390,6 +395,8 @@ class DraftSession:
             RuntimeError: the session is finished.
         """
         self._check_running()
+        if not isinstance(draft, Draft) or not isinstance(outcome, Outcome):
+            raise ValueError(f"expected a Draft and its Outcome, got {shown(draft)} and {shown(outcome)}")
         origin = -1
         if outcome.path:
             node = outcome.path[-1]
@@ -399,7 +406,7 @@ class DraftSession:
         before = len(self._index)
         self._index.extend(outcome.new_ids)
         length = len(self._index)
-        cursor = self._learn(draft, outcome, length) if self._first.item(rule.AT_LENGTH) == before else -1
+        cursor = self._learn(draft, outcome, before, length) if self._first.item(rule.AT_LENGTH) == before else -1
         came = self._index._tokens[before:length]
         if self._tree is not None:
             self._tree.learn(came)
@@ -414,13 +421,14 @@ class DraftSession:
         elif 0 <= origin < length:
             self._pointer = origin + 1
 
-    def _learn(self, draft: Draft, outcome: Outcome, length: int) -> int:
+    def _learn(self, draft: Draft, outcome: Outcome, before: int, length: int) -> int:
         """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted.
 
         Returns where that copy goes on; -1 if none of it came.
         """
         tally = self._stood_down
         tally[0] += 1
+        tally[5] += length - before
         if len(draft) == 0 and self._first.item(rule.POSITION) < 0:
             tally[1] += 1
         elif len(draft) == 0:
@@ -444,8 +452,7 @@ class DraftSession:
                 finished all the same.
         """
         was_finished, self._is_finished = self._is_finished, True
-        if remember not in (True, False, "output", "both"):
-            raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
+        one_of("remember", remember, (False, True, "output", "both"))
         if remember is False or was_finished:
             return
         if self._drafter.memory is None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from zerodraft.lookup.checks import instance_of, int_in, number_in, shown
 from zerodraft.lookup.draft import SOURCE_NAMES, Draft, Outcome
 from zerodraft.lookup.trace import Trace
+
+# Why a row ended: an end token; a stop string; a criterion of the caller's or max_time; max_new_tokens or max_length;
+# the model's context. Where several are met on one token the first of them is named.
+FINISH_REASONS: Final = ("eos", "stop", "criterion", "length", "context")
+_PAYING: Final = 1.1  # tokens per step of a row from which on drafting has clearly paid
 
 
 @dataclass
@@ -17,6 +23,7 @@ class GenerationStats:
     ``num_emitted_tokens == num_accepted_tokens + num_row_steps + num_rows - num_stopped_on_accepted`` always holds: one
     bonus token per decode step of a row and one token from its prefill, less the walks that ended on a drafted token.
     At batch 1 ``num_row_steps`` equals ``num_decode_forwards``. ``trace``, where given, gets every single step too.
+    ``stand_down_reason`` says why hardly anything was drafted; it is None where drafting paid.
     """
 
     num_rows: int = 0
@@ -34,10 +41,13 @@ class GenerationStats:
     num_guard_stops: int = 0  # walks cut by the tie guard
     num_near_ties: int = 0  # places the tie guard saw where a forward's width could turn the choice
     num_window_nodes: int = 0  # drafted nodes that are computed, never walked (Lookahead)
+    num_foreign_tokens: int = 0  # ids in prompts and predictions that the target does not have: left out there
+    num_pruned_tokens: int = 0  # nodes left out of drafts: ids it does not have or may not say, and those below
     drafted_by_depth: Counter[int] = field(default_factory=Counter)  # depth 1 = right after the root
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
+    finish_reasons: list[str] = field(default_factory=list)  # why each row ended, in row order; see FINISH_REASONS
     stand_down_reason: str | None = None
     prefill_seconds: float = 0.0
     forward_seconds: float = 0.0  # decode forwards
@@ -45,6 +55,19 @@ class GenerationStats:
     verify_seconds: float = 0.0  # processors, picking, criteria and streaming, once per emitted token
     total_seconds: float = 0.0
     trace: Trace | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name.startswith("num_"):
+                int_in(name, value, 0, None)
+            elif name.endswith("_seconds"):
+                number_in(name, value, 0.0)
+        for name, kind in (("trace", Trace), ("stand_down_reason", str)):
+            instance_of(name, getattr(self, name), kind)
+        if not all(isinstance(counts, Counter) for name, counts in vars(self).items() if "ed_by_" in name):
+            raise ValueError("drafted_by_... and accepted_by_... must be Counters")
+        if not isinstance(self.finish_reasons, list) or not set(self.finish_reasons) <= set(FINISH_REASONS):
+            raise ValueError(f"finish_reasons must be a list of {FINISH_REASONS}, got {shown(self.finish_reasons)}")
 
     def record(
         self, draft: Draft, outcome: Outcome, *, is_prefill: bool = False, row: int = 0, seconds: float = 0.0
@@ -87,6 +110,11 @@ class GenerationStats:
         return _ratio(self.num_emitted_tokens - self.num_rows, self.num_decode_forwards)
 
     @property
+    def has_paid(self) -> bool:
+        """True if drafting clearly saved forwards: 1.1 tokens or more per step of a row."""
+        return has_paid(self.num_emitted_tokens - self.num_rows, self.num_row_steps)
+
+    @property
     def mean_acceptance_length(self) -> float:
         """1 + accepted tokens per draft, the bonus counted (vLLM's figure; Eq. 1 of Leviathan et al., 2211.17192)."""
         return 1.0 + _ratio(self.num_accepted_tokens, self.num_drafts)
@@ -102,24 +130,34 @@ class GenerationStats:
         return _ratio(self.draft_seconds, self.forward_seconds)
 
     def merge(self, other: GenerationStats) -> None:
-        """Add another call's (or row's) counters to these."""
+        """Add another call's (or row's) counters to these; its rows' reasons follow these."""
+        if not isinstance(other, GenerationStats):
+            raise ValueError(f"other must be GenerationStats, got {shown(other)}")
+        reason = self.stand_down_reason or other.stand_down_reason
         for name, value in vars(other).items():
             if name == "stand_down_reason":
-                self.stand_down_reason = self.stand_down_reason or value
-            elif isinstance(value, Counter):
+                continue
+            if isinstance(value, Counter):
                 getattr(self, name).update(value)
             elif name == "trace":
                 if self.trace is not None and value is not None:
                     self.trace.merge(value)
             else:
                 setattr(self, name, getattr(self, name) + value)
+        self.stand_down_reason = None if self.has_paid else reason
 
     def as_dict(self) -> dict[str, Any]:
         """Counters and derived ratios as plain JSON-ready values; the trace has an ``as_dict`` of its own."""
         plain = {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
+        plain["finish_reasons"] = list(self.finish_reasons)
         del plain["trace"]
         derived = ("tokens_per_forward", "mean_acceptance_length", "draft_acceptance_rate", "draft_cost_ratio")
         return plain | {name: getattr(self, name) for name in derived}
+
+
+def has_paid(num_tokens: float, num_steps: float) -> bool:
+    """True if so many tokens in so many steps are clearly more than plain decoding's one each."""
+    return num_steps > 0 and num_tokens >= _PAYING * num_steps
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from zerodraft.integrations.hf.fused import walk_together
 from zerodraft.integrations.hf.prompts import Prompts
+from zerodraft.integrations.hf.request import Request, warn_without_effect
 from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
-from zerodraft.integrations.hf.support import check_cache, check_model, check_options, refuse
+from zerodraft.integrations.hf.sieve import Sieve, never_said
+from zerodraft.integrations.hf.support import check_cache, check_mode, check_model, check_options, refuse
 from zerodraft.integrations.hf.target import Seq2SeqTarget, Target
 from zerodraft.kernels.verify import Walk, walk
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.stats import GenerationStats
-
-MAX_DRAFT_NODES = 512  # the loop's own ceiling; what is worth drafting below it is the policy's business
 
 
 class Session(Protocol):
@@ -45,17 +43,20 @@ class SessionMaker(Protocol):
     def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> Session: ...
 
 
-@dataclass(frozen=True)
-class Request:
-    """What one generate call asked of zerodraft, beside what it asked of ``generate``."""
+class _Silent:
+    """Drafter and session of a call that drafts nothing and keeps nothing."""
 
-    prediction_ids: Any = None
-    namespace: Any = None
-    seeds: Sequence[int] | None = None
-    remember: Any = False
-    tie_guard: str = "off"
-    streamer: Any = None
-    compile: str = "off"
+    def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> _Silent:
+        return self
+
+    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
+        return Draft.empty()
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        pass
+
+    def finish(self, remember: Any = False) -> None:
+        pass
 
 
 def decode(
@@ -76,23 +77,25 @@ def decode(
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
     _check(model, config, given_cache, input_ids.shape[0], logits_processor, request)
-    _check_remember(drafter, request.remember)
+    _check_own(drafter, config, request)
     source_ids = model_kwargs.pop("inputs_tensor", None)
     if model.config.is_encoder_decoder:
         prompts = Prompts.read_decoder(model, input_ids, source_ids, given_cache)
     else:
         prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
-    rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
+    rows = _make_rows(model, prompts, logits_processor, stopping_criteria, config, request, guard)
     target = _make_target(model, len(rows), given_cache, model_kwargs, request.compile)
     _check_positions(model, target, prompts, config)
-    loop = _Loop(target, rows, stats, drafter, prompts, request)
+    sieve = Sieve(target.vocab_size, never_said(model, config), only_chains=target.only_chains)
+    loop = _Loop(target, rows, stats, drafter, prompts, request, sieve)
     is_finished = False
     try:
         loop.prefill(given_cache, config.prefill_chunk_size)
         with model._optimize_model_for_decode():
             while loop.running:
                 loop.step()
+        stats.finish_reasons = [row.finish_reason for row in rows if row.finish_reason is not None]
         is_finished = True
     finally:
         loop.finish(request.remember if is_finished else False)
@@ -128,9 +131,10 @@ def _check(
     request: Request,
 ) -> None:
     check_model(model)
+    check_mode(model)
     check_options(model, config)
     if cache is not None:
-        check_cache(model, cache)
+        check_cache(model, cache, num_rows)
     if num_rows > 1 and request.streamer is not None:
         raise refuse("a streamer and a batch", model, f"rows advance by themselves, streamers read one; got {num_rows}")
     if request.tie_guard == "on":
@@ -140,12 +144,17 @@ def _check(
                 raise refuse(f"tie_guard='on' and {type(processor).__name__}", model, "it may count its calls")
 
 
-def _check_remember(drafter: SessionMaker, remember: Any) -> None:
-    """What could not be remembered is said before the text is written, not after."""
-    if remember not in (True, False, "output", "both"):
-        raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
-    if remember and getattr(drafter, "memory", drafter) is None:
+def _check_own(drafter: SessionMaker, config: GenerationConfig, request: Request) -> None:
+    """What could not be remembered, and what would do nothing, is said before the text is written, not after."""
+    has_memory = getattr(drafter, "memory", drafter) is not None
+    if request.remember and not has_memory:
         raise ValueError("remember needs a drafter with a memory: Drafter(memory=DraftMemory(...)), got one without")
+    if request.seeds is not None and not config.do_sample:
+        warn_without_effect("seeds", "without do_sample=True")
+    if request.namespace is not None and not has_memory and getattr(drafter, "recycle", False) != "shared":
+        warn_without_effect("namespace", 'on a drafter without a memory or recycle="shared"')
+    if request.prediction_ids is not None and not request.max_nodes:
+        warn_without_effect("prediction_ids", "where nothing is drafted")
 
 
 def _check_positions(model: PreTrainedModel, target: Target, prompts: Prompts, config: GenerationConfig) -> None:
@@ -158,6 +167,7 @@ def _check_positions(model: PreTrainedModel, target: Target, prompts: Prompts, c
 
 
 def _make_rows(
+    model: PreTrainedModel,
     prompts: Prompts,
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
@@ -167,8 +177,10 @@ def _make_rows(
 ) -> list[Row]:
     num_rows = len(prompts)
     generators = _generators(num_rows, request.seeds, bool(config.do_sample), prompts.ids.device)
-    eos = config._eos_token_tensor
     wants = bool(config.return_dict_in_generate)
+    # Without max_new_tokens generate goes no further than the model's context: then that, not a wish, is the limit.
+    context = getattr(model.config, "max_position_embeddings", None)
+    is_context = config.max_new_tokens is None and config.max_length == context
     return [
         Row(
             prompts.ids[index],
@@ -176,7 +188,7 @@ def _make_rows(
             criteria=criteria if num_rows == 1 else copy.deepcopy(criteria),
             do_sample=bool(config.do_sample),
             max_length=config.max_length,
-            eos_ids=frozenset() if eos is None else frozenset(eos.reshape(-1).tolist()),
+            is_context=is_context,
             generator=generators[index],
             streamer=request.streamer,
             keep_scores=wants and bool(config.output_scores),
@@ -214,20 +226,26 @@ class _Loop:
         drafter: SessionMaker,
         prompts: Prompts,
         request: Request,
+        sieve: Sieve,
     ) -> None:
         self._target, self._stats = target, stats
+        self._request, self._sieve = request, sieve
         self._prompts, self._drafter = prompts, drafter
         self.running = list(rows)
         self._numbers = list(range(len(rows)))  # of the running rows, as the caller counts them
         self._step_started = 0.0
         self._sessions: list[Session] = []
         self._open: list[Session] = []
+        if not request.max_nodes and not request.remember:
+            drafter = self._drafter = _Silent()
         started = time.perf_counter()
         try:
             for index in range(len(rows)):
-                session = drafter.begin(
-                    prompts.text_ids(index), prompts.prediction_ids(index, request.prediction_ids), request.namespace
-                )
+                predicted = prompts.prediction_ids(index, request.prediction_ids)
+                if predicted is not None:
+                    predicted = sieve.known(predicted, "prediction_ids")
+                text = sieve.known(prompts.text_ids(index), "prompt token ids")
+                session = drafter.begin(text, predicted, request.namespace)
                 self._sessions.append(session)
                 self._open.append(session)
         except BaseException:
@@ -274,18 +292,19 @@ class _Loop:
         started = time.perf_counter()
         drafts = [Draft.empty()] * len(self.running)
         depths = {}
+        most = self._request.max_nodes
         for index, row in enumerate(self.running):
-            depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), MAX_DRAFT_NODES)
+            depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), most)
             if depth > 0 and not row.is_guarded:
                 depths[index] = depth
         sessions = [self._sessions[index] for index in depths]
         together = getattr(self._drafter, "propose_batch", None) if len(self.running) > 1 else None
         if together is not None:
-            proposed = together(sessions, MAX_DRAFT_NODES, list(depths.values()))
+            proposed = together(sessions, most, list(depths.values()))
         else:
-            proposed = [session.propose(MAX_DRAFT_NODES, depths[i]) for i, session in zip(depths, sessions)]
+            proposed = [session.propose(most, depths[i]) for i, session in zip(depths, sessions)]
         for (index, depth), draft in zip(depths.items(), proposed):
-            drafts[index] = _checked(draft, depth, self._target)
+            drafts[index] = self._sieve.fit(draft, most, depth)
         self._stats.draft_seconds += time.perf_counter() - started
         return drafts
 
@@ -296,7 +315,7 @@ class _Loop:
         """
         row = self.running[index]
         is_wide = len(draft) > 0
-        num_topk = getattr(self._sessions[index], "num_topk", 0)
+        num_topk = getattr(self._sessions[index], "num_topk", 0) if self._request.max_nodes else 0
         topk = (
             torch.topk(logits[: 1 + len(draft)], num_topk).indices.to("cpu", torch.int32).numpy() if num_topk else None
         )
@@ -327,30 +346,14 @@ class _Loop:
 
     def finish(self, remember: Any) -> None:
         """Close every session; ``remember`` as the caller of generate asked."""
+        stats, sieve = self._stats, self._sieve
+        stats.num_foreign_tokens = sieve.num_foreign_tokens
+        stats.num_pruned_tokens = sieve.num_pruned_tokens
+        reasons = [self._request.off_reason, *(getattr(session, "stand_down_reason", None) for session in self._open)]
+        if not stats.has_paid:
+            stats.stand_down_reason = next((reason for reason in reasons if reason is not None), None)
         while self._open:
-            session = self._open.pop(0)
-            self._stats.stand_down_reason = self._stats.stand_down_reason or getattr(session, "stand_down_reason", None)
-            session.finish(remember=remember)
-
-
-def _checked(draft: Draft, max_depth: int, target: Target) -> Draft:
-    """Refuse ids the model does not have; leave out nodes the row cannot use, whatever the drafter sent."""
-    if not len(draft):
-        return draft
-    vocab_size = target.vocab_size
-    if int(draft.token_ids.max()) >= vocab_size or int(draft.token_ids.min()) < 0:
-        raise ValueError(f"drafted token ids must be in [0, {vocab_size - 1}], got {draft.token_ids.tolist()}")
-    fits_as_it_is = len(draft) <= min(max_depth, MAX_DRAFT_NODES)
-    if fits_as_it_is and (draft.is_chain or not target.only_chains):
-        return draft
-    depths = np.zeros(len(draft), np.int64)
-    for node, parent in enumerate(draft.parents.tolist()):
-        depths[node] = 1 if parent < 0 else depths[parent] + 1
-    fits = depths <= max_depth
-    fits[MAX_DRAFT_NODES:] = False
-    if target.only_chains:
-        fits &= np.logical_and.accumulate(draft.parents == np.arange(len(draft)) - 1) & draft.verify
-    return draft.only(fits)
+            self._open.pop(0).finish(remember=remember)
 
 
 def _hand_back(target: Target, given: Any, config: GenerationConfig, num_rows: int) -> Any:

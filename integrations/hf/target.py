@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from zerodraft.integrations.hf.shapes import fixed_shapes
+from zerodraft.integrations.hf.sieve import vocab_size_of
 from zerodraft.kernels.kv_cache import RaggedCache
 from zerodraft.kernels.tree_attention import bucket, forward_inputs, packed_inputs
 from zerodraft.lookup.draft import Draft
@@ -27,7 +28,7 @@ class Target:
         self._has_fixed_shapes, self._call = fixed_shapes(model, compile)
         self.cache = RaggedCache(num_rows)
         config = model.config.get_text_config(decoder=True)
-        self.vocab_size: int = config.vocab_size
+        self.vocab_size = vocab_size_of(model)
         self._windows = _windows_by_layer_type(config)
         self._limits = _PositionLimits(config)
         self._column_cost = _column_cost(model) if num_rows > 1 else 0.0

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerodraft.integrations.editing import EditError, edit_text
     from zerodraft.integrations.generating import Drafting, Sampling, generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.integrations.hf.support import Unsupported
     from zerodraft.integrations.memories import open_memory
     from zerodraft.integrations.summarizing import summarize_text, summarize_texts
     from zerodraft.lookup.cost import CostCurve
@@ -60,6 +61,7 @@ _HOME_OF = {
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
     "speculate": "zerodraft.integrations.hf.attach",
+    "Unsupported": "zerodraft.integrations.hf.support",
     "summarize_text": "zerodraft.integrations.summarizing",
     "summarize_texts": "zerodraft.integrations.summarizing",
 }
@@ -82,6 +84,7 @@ __all__ = [
     "Sampling",
     "SuffixTree",
     "TokenRecycler",
+    "Unsupported",
     "attach",
     "detach",
     "edit_text",
