@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup._ngram_core import SCORE_CAP
+from zerodraft.lookup.at_fork import FILES, TEXTS, held_at_fork
 from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
 from zerodraft.lookup.manifest import (
@@ -94,8 +95,8 @@ class DraftMemory:
         if not 0 <= min_prob <= 1:
             raise ValueError(f"min_prob must be in [0, 1], got {min_prob!r}")
         self.min_prob: Final = float(min_prob)
-        self._lock = threading.RLock()  # the shelf; held for microseconds
-        self._file_lock = threading.Lock()  # one save, refresh or clear of the directory at a time
+        self._lock = held_at_fork(threading.RLock(), TEXTS)  # the shelf; held for microseconds
+        self._file_lock = held_at_fork(threading.Lock(), FILES)  # one save, refresh or clear of the directory at a time
         self._shelf = Shelf(self.max_tokens)
         self._last_stamp = 0
         self._directory: Path | None = None

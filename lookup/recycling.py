@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _recycling_core as core
+from zerodraft.lookup.at_fork import TEXTS, held_at_fork
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, Outcome
 
 NUM_TOPK: Final = core.K
@@ -79,7 +80,7 @@ class TokenRecycler:
         if isinstance(max_keys, bool) or not isinstance(max_keys, int) or not core.WAYS <= max_keys <= MAX_KEYS:
             raise ValueError(f"max_keys must be an integer in [{core.WAYS}, {MAX_KEYS}], got {max_keys!r}")
         self._max_places = 1 << (max_keys.bit_length() - 1)
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), TEXTS)
         self._state = np.zeros(core.NUM_STATE, np.int64)
         self._allocate(min(_FIRST_PLACES, self._max_places))
         prior = np.array([[*row, 1.0 - sum(row)] for row in _PRIORS])
