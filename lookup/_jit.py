@@ -122,12 +122,12 @@ class _FromAnArchive(_UserWide):
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         super().__init__(function, file)
-        self._source = _digest_of(sys.modules[function.__module__])
+        self._source: str = _digest_of(sys.modules[function.__module__])
         if config.CACHE_DIR:
             self._cache_path = os.path.join(config.CACHE_DIR, self.get_suitable_cache_subpath(file))
 
     def get_source_stamp(self) -> str:
-        return str(self._source)
+        return self._source
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> _FromAnArchive | None:
@@ -181,10 +181,8 @@ class _BoundFile(IndexDataCacheFile):  # type: ignore[misc]
 
     def _path_of(self, key: Any) -> str:
         signature, processor, _ = key
-        return self._data_path(self._data_name(hashlib.sha256(repr((signature, processor)).encode()).hexdigest()[:16]))
-
-    def _data_name(self, number: str) -> str:
-        return f"{self._index_name.removesuffix('.nbi')}.{number}.nbc"
+        which = hashlib.sha256(repr((signature, processor)).encode()).hexdigest()[:16]
+        return os.path.join(self._cache_path, f"{self._index_name.removesuffix('.nbi')}.{which}.nbc")
 
     def _digest(self, key: Any, body: bytes) -> bytes:
         identity = repr((self._index_name, self._source_stamp, self._version, key)).encode()
