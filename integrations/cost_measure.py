@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ import numpy as np
 import torch
 
 from zerodraft.integrations.hf.target import Target
+from zerodraft.lookup.at_fork import NEVER, held_at_fork
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 from zerodraft.lookup.draft import Draft
+from zerodraft.lookup.user_cache import not_kept, user_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,6 +38,8 @@ ENOUGH_ROUNDS: Final = 3
 FORMAT: Final = 3  # what is measured; a curve of an older kind is measured again
 Job = tuple[int, int, int]
 _timed_here: set[Path] = set()  # in this process: one call after another is not kept waiting
+_unwritten: dict[Path, Times] = {}  # timed in this process, where the disk took nothing
+_lock: Final = held_at_fork(threading.Lock(), NEVER)  # one measurement at a time
 _log = logging.getLogger(__name__)
 
 
@@ -52,27 +57,45 @@ def measured_curve(
 
     Args:
         model: a decoder-only model; for an encoder-decoder ``DEFAULT_CURVE`` is returned.
-        cache_dir: where curves are kept; None: ``curves`` in the platform's user cache for zerodraft.
+        cache_dir: where curves are kept; None: ``curves`` in the platform's user cache for zerodraft. Where nothing
+            can be written this process keeps the curve, and a warning says so once.
         refresh: measure even if there is a curve on disk, and forget that one.
         max_seconds: no forward starts after so many seconds, except that four widths are timed in any case; widths not
             reached go on with the last slope.
     """
     if model.config.is_encoder_decoder:
         return DEFAULT_CURVE
-    path = (cache_dir or _default_folder()) / f"{_key(model)}.json"
-    times = Times({}, 0)
-    if not refresh:
-        with contextlib.suppress(OSError, ValueError):
-            times = Times.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    if times.num_rounds >= ENOUGH_ROUNDS or (times.best and path in _timed_here and not refresh):
-        return times.curve()
-    _measure(model, times, max_seconds)
-    _timed_here.add(path)
-    try:
-        _write(path, {**times.as_dict(), "about": f"{type(model).__name__}, {model.dtype}, {_device_name(model)}"})
-    except OSError as error:  # a read-only home costs the measurement again, nothing else
-        _log.info("cost curve not kept: %s", error)
+    path = (cache_dir or _default_folder() or Path()) / f"{_key(model)}.json"
+    with _lock:
+        times = Times({}, 0) if refresh else _known(path)
+        if times.num_rounds >= ENOUGH_ROUNDS or (times.best and path in _timed_here and not refresh):
+            return times.curve()
+        _measure(model, times, max_seconds)
+        _timed_here.add(path)
+        _keep(path, times, f"{type(model).__name__}, {model.dtype}, {_device_name(model)}")
     return times.curve()
+
+
+def _known(path: Path) -> Times:
+    """What was timed before: in this process, where that could not be written, else what the file holds."""
+    if path in _unwritten:
+        return _unwritten[path]
+    with contextlib.suppress(OSError, ValueError):
+        return Times.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    return Times({}, 0)
+
+
+def _keep(path: Path, times: Times, about: str) -> None:
+    """Write the times; where that fails this process keeps them, and the next one times again."""
+    _unwritten[path] = times
+    try:
+        if not path.parent.name:
+            raise OSError("no home")
+        _write(path, {**times.as_dict(), "about": about})
+        del _unwritten[path]
+    except OSError as error:
+        _log.info("cost curve not kept: %s", error)
+        not_kept(error)
 
 
 @dataclass
@@ -207,14 +230,9 @@ def _key(model: PreTrainedModel) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def _default_folder() -> Path:
-    """The user cache of this platform; without platformdirs the one of Linux."""
-    try:
-        import platformdirs
-    except ImportError:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return base / "zerodraft" / "curves"
-    return Path(platformdirs.user_cache_dir("zerodraft", appauthor=False)) / "curves"
+def _default_folder() -> Path | None:
+    folder = user_cache()
+    return None if folder is None else folder / "curves"
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,7 +125,7 @@ def render(run: Run) -> str:
     except ModuleNotFoundError:
         raise RuntimeError("a report needs jinja2: pip install 'zerodraft[report]'") from None
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(Path(__file__).with_name("report.html.j2").read_text("utf-8"))
+    template = environment.from_string(files(__package__).joinpath("report.html.j2").read_text("utf-8"))
     used = {source for _, found in run.texts for source, _ in found}
     return template.render(
         title=run.title,

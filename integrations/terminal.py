@@ -28,11 +28,12 @@ def load(name: str, dtype: str, device: str) -> LoadedModel:
     """Load the model, and the lookup kernels with it; they are compiled once per machine."""
     from zerodraft.integrations.models import load_model
     from zerodraft.integrations.weights import progress_bar
-    from zerodraft.lookup.warm_up import warm_up
+    from zerodraft.lookup.warm_up import num_compiled, warm_up
 
     with progress_bar() as progress:
         loaded = load_model(name, dtype=dtype, device=device, say=talk, progress=progress)
-    if (seconds := warm_up()) > 2.0:
+    before = num_compiled()
+    if (seconds := warm_up()) > 2.0 and num_compiled() > before:
         talk(f"compiled the lookup kernels in {seconds:.0f} s (once per machine)")
     return loaded
 

@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
 from zerodraft.integrations.engine_rows import EngineRows
 from zerodraft.integrations.memory_sync import MemorySync
 from zerodraft.integrations.serving_options import ServingOptions
+from zerodraft.lookup.at_fork import OUTER, held_at_fork
 from zerodraft.lookup.checks import int_in
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class Proposer:
         self._drafter: Final = self.options.drafter(self._max_draft_tokens)
         self._is_first_rank: Final = _is_first_rank(vllm_config)
         self.counts: Counter[str] = Counter()
-        self._lock = threading.Lock()  # the rows: of the engine's thread, but where the engine is idle
+        # The rows: of the engine's thread, but where the engine is idle.
+        self._lock = held_at_fork(threading.Lock(), OUTER)
         self._last_step = time.monotonic()
         self._rows = self._new_rows()
         self._rows.warm_up()

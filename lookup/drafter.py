@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+# First, since it reads a file: if that is missing, it is missed before the kernels compile.
+from zerodraft.lookup.policy import DraftPolicy, priors
+
+# isort: split
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup import _replacement_core as replacing
@@ -20,7 +24,6 @@ from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, 
 from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
 from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.phrases import PhraseBook
-from zerodraft.lookup.policy import DraftPolicy, priors
 from zerodraft.lookup.shared_sources import SharedSources
 from zerodraft.lookup.stats import has_paid
 
@@ -88,9 +91,15 @@ class Drafter:
             raise ValueError(
                 f"a memory's max_tokens must be above prompt_lookup_min, got {lengths}: it would never match"
             )
+        # Kernels load only where they are used, but not in the first session: that may be in a thread beside a fork,
+        # and a child in whose parent another thread was importing waits for that import for ever.
+        if suffix_tree:
+            import zerodraft.lookup.tree_source
+        if recycle:
+            import zerodraft.lookup.recycling  # noqa: F401
         self._recyclers: RecyclerShelf | None = None
         if recycle == "shared":
-            from zerodraft.lookup.recycler_shelf import RecyclerShelf  # compiles: only for those who recycle
+            from zerodraft.lookup.recycler_shelf import RecyclerShelf
 
             self._recyclers = RecyclerShelf(None if memory is None else memory.directory)
 
@@ -239,7 +248,7 @@ class DraftSession:
         self._recycled = None if recycler is None else recycler.source(prompt)
         self._tree: TreeSource | None = None
         if drafter.suffix_tree:
-            from zerodraft.lookup.tree_source import TreeSource  # its kernels load only where they are used
+            from zerodraft.lookup.tree_source import TreeSource
 
             self._tree = TreeSource(prediction, prompt)
         self._is_finished = False

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup._ngram_core import SCORE_CAP
+from zerodraft.lookup.at_fork import FILES, TEXTS, held_at_fork
 from zerodraft.lookup.checks import int_in, number_in
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
 from zerodraft.lookup.manifest import (
@@ -103,8 +104,8 @@ class DraftMemory:
             lengths = f"{self.max_tokens} and {self.min_match_len}"
             raise ValueError(f"max_tokens must be above min_match_len, or nothing is ever drafted, got {lengths}")
         self.min_prob: Final = number_in("min_prob", min_prob, 0, 1)
-        self._lock = threading.RLock()  # the shelf; held for microseconds
-        self._file_lock = threading.Lock()  # one save, refresh or clear of the directory at a time
+        self._lock = held_at_fork(threading.RLock(), TEXTS)  # the shelf; held for microseconds
+        self._file_lock = held_at_fork(threading.Lock(), FILES)  # one save, refresh or clear of the directory at a time
         self._shelf = Shelf(self.max_tokens)
         self._last_stamp = 0
         self._directory: Path | None = None

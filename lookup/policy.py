@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +20,8 @@ MAX_BRANCHES: Final = 16
 MAX_ROWS: Final = 1 << 16
 NUM_STATES: Final = 513  # match lengths told apart: 1 to 512
 NUM_SOURCES: Final = 2  # context, prediction
-_PRIORS: Final = Path(__file__).with_name("priors.json")
+# Read on import, before any kernel compiles; also out of a zip file.
+_PRIORS: Final[dict[str, Any]] = json.loads(files(__package__).joinpath("priors.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,12 @@ class Tables(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def priors() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return (breaks (kinds, NUM_STATES), log weights (NUM_SOURCES, kinds)) as shipped in priors.json."""
-    content: dict[str, Any] = json.loads(_PRIORS.read_text(encoding="utf-8"))
-    at, knots = np.log(np.arange(1, NUM_STATES)), np.log(content["match_lens"])
-    breaks = np.ones((len(content["kinds"]), NUM_STATES))
-    for row, kind in zip(breaks, content["kinds"]):
+    kinds = _PRIORS["kinds"]
+    at, knots = np.log(np.arange(1, NUM_STATES)), np.log(_PRIORS["match_lens"])
+    breaks = np.ones((len(kinds), NUM_STATES))
+    for row, kind in zip(breaks, kinds):
         row[1:] = np.exp(np.interp(at, knots, np.log(kind["breaks"])))
-    weights = np.log([[kind["weight"] for kind in content["kinds"]]] * NUM_SOURCES)
+    weights = np.log([[kind["weight"] for kind in kinds]] * NUM_SOURCES)
     return _frozen(breaks), _frozen(weights)
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
+from zerodraft.lookup.at_fork import FILES, held_at_fork
 from zerodraft.lookup.manifest import locked, recycler_path, remove_recycler
 from zerodraft.lookup.recycler_file import read_recycler, write_recycler
 from zerodraft.lookup.recycling import TokenRecycler
@@ -24,7 +25,7 @@ class RecyclerShelf:
     def __init__(self, directory: Path | None = None, *, max_namespaces: int = 64, max_keys: int = 1 << 18) -> None:
         self._directory = directory
         self._max_namespaces, self._max_keys = max_namespaces, max_keys
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), FILES)
         self._recyclers: dict[str | None, TokenRecycler] = {}
 
     def __getitem__(self, namespace: str | None) -> TokenRecycler:

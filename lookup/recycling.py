@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _recycling_core as core
+from zerodraft.lookup.at_fork import TEXTS, held_at_fork
 from zerodraft.lookup.checks import bounds, int_in, shown
 from zerodraft.lookup.draft import BLOCK_ROWS, MAX_TOKEN_ID, Draft, IntArray, Outcome
 
@@ -79,7 +80,7 @@ class TokenRecycler:
         """
         max_keys = int_in("max_keys", max_keys, core.WAYS, MAX_KEYS)
         self._max_places = 1 << (max_keys.bit_length() - 1)
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), TEXTS)
         self._state = np.zeros(core.NUM_STATE, np.int64)
         self._allocate(min(_FIRST_PLACES, self._max_places))
         prior = np.array([[*row, 1.0 - sum(row)] for row in _PRIORS])

@@ -43,7 +43,8 @@ def doctor(
 ) -> None:
     """Say what is installed here and what speculation would give."""
     with one_line_errors():
-        found: dict[str, Any] = {"versions": versions(), "kernels": kernels(), "device": devices()}
+        found: dict[str, Any] = {"versions": versions(), "kernels": kernels(), "user_cache": user_cache()}
+        found["device"] = devices()
         curve, about = _curve(model, dtype, device)
         found |= {"cost_curve": {"about": about, **curve.as_dict()}, "prospects": prospects(curve)}
         write_out(json.dumps(found, indent=2) + "\n" if as_json else _text(found))
@@ -65,8 +66,9 @@ def versions() -> dict[str, str | None]:
 
 
 def kernels() -> dict[str, Any]:
-    """Seconds to load the lookup kernels (the first time: to compile them), and where the machine code is kept."""
-    from zerodraft.lookup.warm_up import warm_up
+    """Seconds to load the lookup kernels, how many had to be compiled, and where the machine code is kept."""
+    from zerodraft.lookup.user_cache import is_writable
+    from zerodraft.lookup.warm_up import num_compiled, warm_up
 
     seconds = warm_up()
     core = sys.modules["zerodraft.lookup._ngram_core"]
@@ -74,10 +76,19 @@ def kernels() -> dict[str, Any]:
     place = getattr(cache, "_cache_path", None)
     return {
         "seconds": seconds,
+        "num_compiled": num_compiled(),
         "cache": place,
-        "is_kept": place is not None and os.access(place, os.W_OK),
+        "is_kept": place is not None and (num_compiled() == 0 or is_writable(Path(place))),
         "num_files": 0 if place is None else len(list(Path(place).glob("*.nbc"))),
     }
+
+
+def user_cache() -> dict[str, Any]:
+    """The folder of measured cost curves and fetched models, and whether anything can be kept there."""
+    from zerodraft.lookup.user_cache import is_writable, user_cache
+
+    place = user_cache()
+    return {"path": None if place is None else str(place), "is_writable": place is not None and is_writable(place)}
 
 
 def devices() -> dict[str, Any]:
@@ -119,10 +130,13 @@ def _curve(model: str | None, dtype: str, device: str) -> tuple[CostCurve, str]:
 
 
 def _text(found: dict[str, Any]) -> str:
-    kernels, device, curve = found["kernels"], found["device"], found["cost_curve"]
+    kernels, cache, device, curve = (found[part] for part in ("kernels", "user_cache", "device", "cost_curve"))
     lines = [(name, version or "not installed") for name, version in found["versions"].items()]
     kept = "kept" if kernels["is_kept"] else "NOT kept: every process compiles anew"
-    lines.append(("kernels", f"{kernels['seconds']:.1f} s to load; {kept}, in {kernels['cache']}"))
+    what = f"{kernels['num_compiled']} compiled" if kernels["num_compiled"] else "loaded"
+    lines.append(("kernels", f"{what} in {kernels['seconds']:.1f} s; {kept}, in {kernels['cache'] or 'no folder'}"))
+    kept = "writable" if cache["is_writable"] else "NOT writable: every process times forwards and fetches models anew"
+    lines.append(("user cache", f"{cache['path'] or 'no folder'}; {kept}"))
     if "cpus" in device:
         lines.append(("device", ", ".join(device["cuda"]) or f"CPU, {device['threads']} of {device['cpus']} threads"))
     lines.append(("cost curve", curve["about"]))

@@ -18,6 +18,7 @@ from zerodraft.integrations.hf.decode import SessionMaker, decode
 from zerodraft.integrations.hf.request import OWN_ARGUMENTS, Request, check_streamer, warn_without_effect
 from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
 from zerodraft.integrations.hf.support import check_is_model, check_model, refuse
+from zerodraft.lookup.at_fork import NEVER, held_at_fork
 from zerodraft.lookup.beside import Beside
 from zerodraft.lookup.checks import flag, instance_of, one_of, shown
 from zerodraft.lookup.drafter import Drafter
@@ -163,7 +164,7 @@ class _Settings:
             Beside(drafter, lookahead)  # refuses what is none, before the model is touched
         self.drafter, self._lookahead = drafter, lookahead
         self.tie_guard, self.compile, self.trace = tie_guard, compile, trace
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), NEVER)
         self._is_priced = False
 
     @property
@@ -182,11 +183,15 @@ class _Settings:
             drafter = self.drafter
             if self._is_priced or not isinstance(drafter, Drafter) or drafter.policy.cost != "auto":
                 return
-            self._is_priced = True
-            if model.num_parameters() >= _MIN_PARAMETERS_TO_MEASURE:
-                from zerodraft.integrations.cost_measure import measured_curve
+            try:
+                if model.num_parameters() >= _MIN_PARAMETERS_TO_MEASURE:
+                    from zerodraft.integrations.cost_measure import measured_curve
 
-                self.drafter = drafter.with_policy(dataclasses.replace(drafter.policy, cost=measured_curve(model)))
+                    policy = dataclasses.replace(drafter.policy, cost=measured_curve(model))
+                    policy.tables()  # milliseconds, which the first request need not wait for
+                    self.drafter = drafter.with_policy(policy)
+            finally:
+                self._is_priced = True  # last: a fork on the way prices again
 
 
 def _check_drafter(drafter: Any) -> None:

@@ -265,6 +265,19 @@ def test_the_doctor_knows_versions_kernels_and_prospects() -> None:
     assert last["speedup"] == pytest.approx(bound)
 
 
+def test_the_doctor_says_where_things_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    assert json.loads(zerodraft("doctor", "--json").stdout)["user_cache"] == {
+        "path": str(tmp_path / "new" / "zerodraft"),
+        "is_writable": True,
+    }
+    assert not (tmp_path / "new").exists()  # asking makes nothing
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert json.loads(zerodraft("doctor", "--json").stdout)["user_cache"]["is_writable"] is False
+    assert "NOT writable" in zerodraft("doctor").stdout
+
+
 def test_the_doctor_measures_a_model(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from zerodraft.integrations import cost_measure
     from zerodraft.lookup.cost import CostCurve

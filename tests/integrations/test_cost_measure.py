@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 
 import pytest
+import torch
 from support import tiny, tiny_seq2seq
 
+import zerodraft
 from zerodraft.integrations.cost_measure import measured_curve
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
@@ -98,6 +102,91 @@ def test_a_damaged_file_costs_a_measurement(tmp_path, content):
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     assert len(measured_curve(tiny("llama"), cache_dir=tmp_path / "file", max_seconds=0.1).points) >= 4
+
+
+def nowhere(monkeypatch, tmp_path, where):
+    """An environment without a usable home, as a new process finds it."""
+    import pwd
+
+    from zerodraft.lookup import user_cache
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(user_cache, "_told", [])
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if where == "no entry in the user table":
+        monkeypatch.setattr(pwd, "getpwuid", nobody)
+    elif where == "a file as home":
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the user table is read by pwd")
+@pytest.mark.parametrize("where", ["no entry in the user table", "a file as home", "a file as cache"])
+@pytest.mark.parametrize("library", ["platformdirs", "without"])
+def test_without_a_home_a_model_is_timed_once_per_process(monkeypatch, tmp_path, caplog, where, library):
+    """CASES 52: attach works, with one warning; a second model like it, another attach and a call time nothing."""
+    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import attach as doors
+
+    nowhere(monkeypatch, tmp_path, where)
+    if library == "without":
+        monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.setattr(doors, "_MIN_PARAMETERS_TO_MEASURE", 0)
+    monkeypatch.setattr(cost_measure, "_unwritten", {})
+    measured, measure = [], cost_measure._measure
+    monkeypatch.setattr(cost_measure, "_measure", lambda *args: measured.append(args) or measure(*args[:2], 0.1))
+    for _ in range(2):
+        model = zerodraft.attach(tiny("llama"))
+        try:
+            model.generate(torch.tensor([[1, 2, 3, 1, 2]]), max_new_tokens=4, do_sample=False)
+            assert model.generate.stats.num_emitted_tokens == 4
+            assert model.generate.__func__._settings.curve is not DEFAULT_CURVE
+        finally:
+            zerodraft.detach(model)
+    assert len(measured) == 1
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("zerodraft")]
+    assert [line.startswith("zerodraft has no place to keep") for line in said] == [True]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]  # no folder called "~"
+    assert cost_measure.measured_curve(tiny("llama"), refresh=True)
+    assert len(measured) == 2
+
+
+def test_a_full_disk_keeps_the_better_times_in_the_process(monkeypatch, tmp_path):
+    from zerodraft.integrations import cost_measure
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    first = measured_curve(tiny("llama"), cache_dir=tmp_path, max_seconds=0.1)
+    monkeypatch.setattr(cost_measure, "_write", full)
+    second = measured_curve(tiny("llama"), cache_dir=tmp_path, max_seconds=0.1, refresh=True)
+    assert measured_curve(tiny("llama"), cache_dir=tmp_path) == second
+    monkeypatch.undo()
+    assert measured_curve(tiny("llama"), cache_dir=tmp_path, max_seconds=0.1) in (first, second)
+
+
+def test_two_threads_time_one_model_once(monkeypatch, tmp_path):
+    from zerodraft.integrations import cost_measure
+
+    calls, measure = [], cost_measure._measure
+    monkeypatch.setattr(cost_measure, "_measure", lambda *args: calls.append(1) or measure(*args))
+    model, curves = tiny("llama"), []
+    threads = [
+        threading.Thread(target=lambda: curves.append(measured_curve(model, cache_dir=tmp_path, max_seconds=0.2)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    assert len(set(curves)) == 1
 
 
 def test_the_model_is_left_as_it_was(tmp_path):

@@ -62,6 +62,24 @@ def _copy(gguf: Path, folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(gguf.read_bytes())
 
 
+def test_without_a_place_a_model_is_fetched_once_per_process(
+    pinned: PinnedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CASES 52."""
+    from zerodraft.lookup import user_cache
+
+    monkeypatch.setattr(user_cache, "_told", [])
+    monkeypatch.setattr(user_cache, "_stand_ins", [])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert weights.find("toy") is None
+    folder = weights.fetch("toy")
+    assert (folder / "model.safetensors").read_bytes() == DATA
+    monkeypatch.setattr(weights, "_fetch_into", None)
+    assert weights.fetch("toy") == weights.find("toy") == folder
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
 def test_fetch_joins_the_parts_in_order_and_runs_nothing(pinned: PinnedModel, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     folder = weights.fetch("toy", root=tmp_path / "cache", progress=lambda *step: told.append(step))

@@ -118,7 +118,7 @@ def mini_site(tmp_path: Path) -> Path:
     shutil.rmtree(cache_folder(folder), ignore_errors=True)
     (folder / "zerodraft" / "lookup" / "_mini_core.py").write_text(MINI_CORE)
     assert run(folder, USE_MINI + "print(len(compiled))") == "4"
-    assert len(cache_files(folder)) == 8
+    assert len(cache_files(folder)) == 4
     return folder
 
 
@@ -127,7 +127,7 @@ def cache_folder(site: Path) -> Path:
 
 
 def cache_files(site: Path) -> list[Path]:
-    return sorted(path for path in cache_folder(site).iterdir() if path.suffix in (".nbi", ".nbc"))
+    return sorted(path for path in cache_folder(site).iterdir() if path.suffix == ".nbc")
 
 
 def test_a_second_process_compiles_nothing(site: Path) -> None:
@@ -203,15 +203,141 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("damage", [emptied, garbage, halved, flipped])
-def test_damaged_cache_files_are_compiled_anew(mini_site: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_cache_files_are_compiled_anew(mini_site: Path, damage: Callable[[bytes], bytes]) -> None:
     for path in cache_files(mini_site):
-        if path.suffix == suffix:
-            path.write_bytes(damage(path.read_bytes()))
-    num_compiled = int(run(mini_site, USE_MINI + "print(len(compiled))"))
-    assert num_compiled == 4 or (suffix, damage) == (".nbi", flipped)  # a flipped bit in an index may mean nothing
+        path.write_bytes(damage(path.read_bytes()))
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "4"
     assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"  # and the cache has healed
+
+
+def test_a_kernel_never_runs_the_code_of_another(mini_site: Path) -> None:
+    """CASES 54: files swapped, each of them sound; ``four`` with the code of ``one`` would say 2."""
+    four, one, three, two = cache_files(mini_site)
+    assert ".one-" in one.name
+    assert ".four-" in four.name
+    for first, second in ((one, four), (two, three)):
+        ones, others = first.read_bytes(), second.read_bytes()
+        first.write_bytes(others)
+        second.write_bytes(ones)
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "4"
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"
+
+
+def test_a_kernel_never_runs_the_code_of_its_older_self(mini_site: Path) -> None:
+    """A cache folder put back over newer sources, as a backup or a layer of an image does."""
+    files = {path: path.read_bytes() for path in cache_files(mini_site)}
+    core = mini_site / "zerodraft" / "lookup" / "_mini_core.py"
+    core.write_text(MINI_CORE.replace("one(x) + 1", "one(x) + 2"))
+    changed = USE_MINI.replace("== 5", "== 6") + "print(len(compiled))"
+    assert run(mini_site, changed) == "4"
+    for path, content in files.items():
+        path.write_bytes(content)
+    assert run(mini_site, changed) == "4"
+
+
+def test_nothing_in_the_cache_is_unpickled_before_it_is_checked(mini_site: Path) -> None:
+    """Files of numba's own format, which numba would unpickle, are not even looked at."""
+    bomb = b"cos\n_exit\n(I3\ntR."
+    for path in cache_files(mini_site):
+        path.with_name(path.name.rsplit(".", 2)[0] + ".nbi").write_bytes(bomb)
+        path.write_bytes(bomb * 20)
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "4"
+
+
+SAID = """
+import logging
+from zerodraft.lookup import _jit
+_jit.SAY_AFTER = {after}
+"""
+
+
+def test_compiling_for_long_is_said_once_and_loading_never(mini_site: Path) -> None:
+    """CASES 54: to whoever has set up no logging, too, on stderr."""
+    say = [SAID.format(after=after) + USE_MINI for after in (0.0, 1e9)]
+    process = start(mini_site, say[0])
+    assert process.communicate(timeout=900)[1] == ""  # all four came from the cache
+    for code, count in ((say[0], 1), (say[1], 0)):
+        shutil.rmtree(cache_folder(mini_site))
+        err = start(mini_site, code).communicate(timeout=900)[1]
+        assert err.count("compiles its lookup kernels") == count, err
+
+
+NO_HOME = """
+import os, pwd
+os.environ.pop("HOME")
+def nobody(uid):
+    raise KeyError(uid)
+pwd.getpwuid = nobody
+"""
+
+
+def test_no_home_and_no_entry_in_the_user_table(mini_site: Path, tmp_path: Path) -> None:
+    """CASES 52: it works, with one warning, and no folder called "~" is made in the working directory."""
+    block_cache_folder(mini_site)
+    process = start(mini_site, NO_HOME + USE_MINI + "print(len(compiled))")
+    out, err = process.communicate(timeout=900)
+    assert (process.returncode, out.strip()) == (0, "4"), err
+    assert err.count("\n") == err.count("no place to keep") == 1, err
+    assert not (mini_site / "~").exists()
+
+
+def test_an_unusable_folder_of_the_users_choice(mini_site: Path) -> None:
+    chosen = str(mini_site / "zerodraft" / "__init__.py")
+    assert (
+        run(mini_site, USE_MINI + "print(len(compiled))", NUMBA_CACHE_DIR=chosen) == "0"
+    )  # beside the file, as before
+
+
+def zipped(site: Path, archive: Path) -> Path:
+    """The site's package in a zip file, as zipapp makes it, and its folder gone."""
+    shutil.rmtree(cache_folder(site), ignore_errors=True)
+    made = shutil.make_archive(str(archive), "zip", site, "zerodraft")
+    shutil.rmtree(site / "zerodraft")
+    return Path(made).rename(archive)
+
+
+FROM_ZIP = """
+import zerodraft
+assert ".pyz" in zerodraft.__file__
+from zerodraft.lookup.policy import priors
+assert len(priors()) == 2
+from importlib.resources import files
+assert files("zerodraft.integrations").joinpath("report.html.j2").read_text("utf-8")
+"""
+
+
+def test_a_zipped_package_has_its_files_and_a_cache(mini_site: Path, tmp_path: Path) -> None:
+    """CASES 54. The archive's name does not matter, nor where the user wants the cache."""
+    archive = zipped(mini_site, tmp_path / "app.pyz")
+    chosen = {"NUMBA_CACHE_DIR": str(tmp_path / "chosen")}
+    for where in ({}, chosen):
+        for num_compiled in ("4", "0"):
+            code = FROM_ZIP + USE_MINI + "print(len(compiled))"
+            assert run(mini_site, code, PYTHONPATH=str(archive), **where) == num_compiled
+    assert len(list((tmp_path / "chosen").rglob("*.nbc"))) == 4
+    code = NO_HOME + FROM_ZIP + USE_MINI + "print(len(compiled))"
+    assert run(mini_site, code, PYTHONPATH=str(archive)) == "4"
+
+
+@pytest.mark.slow
+def test_a_zipped_package_drafts(tmp_path: Path) -> None:
+    site = copy_of_package(tmp_path / "site")
+    archive = zipped(site, tmp_path / "app.pyz")
+    assert run(site, FROM_ZIP + USE + "print(num_compiled() > 0)", PYTHONPATH=str(archive)) == "True"
+    assert run(site, FROM_ZIP + USE + "print(num_compiled())", PYTHONPATH=str(archive)) == "0"
+
+
+def test_a_package_without_its_files_says_so_before_it_compiles(mini_site: Path) -> None:
+    (mini_site / "zerodraft" / "lookup" / "priors.json").unlink()
+    script = """
+import sys
+try:
+    import zerodraft.lookup.drafter
+except FileNotFoundError as error:
+    print("priors.json" in str(error), "numba" in sys.modules)
+"""
+    assert run(mini_site, script) == "True False"
 
 
 def test_eight_processes_import_at_once_on_a_cold_cache(mini_site: Path) -> None:
@@ -275,9 +401,10 @@ def test_on_one_cpu_there_is_one_thread(site: Path) -> None:
 
 
 AFTER_WARM_UP = """
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.lookup.warm_up import num_compiled as compiled, warm_up
 seconds = warm_up()
 assert seconds >= 0.0
+assert compiled() == num_compiled() == 0
 import zerodraft.lookup.suffix_tree
 before = {kernel.__name__: len(kernel.nopython_signatures) for kernel in kernels()}
 misses = num_compiled()
@@ -296,6 +423,52 @@ assert set(before.values()) == {1}, before
 def test_after_warm_up_nothing_is_compiled(site: Path) -> None:
     """The first propose then is a plain call; no kernel ever gets a second version for other argument types."""
     run(site, DRAFT + REPORT + AFTER_WARM_UP)
+
+
+FIRST_REQUESTS = """
+import sys
+from zerodraft.lookup.warm_up import warm_up
+warm_up()
+from zerodraft.lookup import policy
+loaded, solved = set(sys.modules), (policy._tables.cache_info().misses, policy.priors.cache_info().misses)
+from zerodraft.lookup.beside import Beside
+from zerodraft.lookup.draft import Outcome
+from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.lines import SessionLines
+from zerodraft.lookup.lookahead import Lookahead
+from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.phrases import PhraseBook
+from zerodraft.lookup.policy import DraftPolicy
+import numpy as np
+
+text = [*range(20)] * 3
+one = DraftPolicy(max_branches=1)
+options = [dict(), dict(suffix_tree=True), dict(recycle=True), dict(recycle="shared"), dict(memory=DraftMemory()),
+    dict(policy=DraftPolicy(length_factor=2.0)), dict(policy=one)]
+try:
+    options.append(dict(phrases=PhraseBook([text[:9]])))
+except ModuleNotFoundError:
+    pass
+for drafter in (*(Drafter(**option) for option in options), Lookahead(), Beside(Drafter(), Lookahead())):
+    session = drafter.begin(text, text[:9])
+    for token in (7, 8, 30):
+        draft = session.propose(32)
+        topk = np.zeros((1 + len(draft), session.num_topk), np.int32) if session.num_topk else None
+        session.commit(draft, Outcome(path=(), new_ids=(token,), stop="rejected", topk=topk))
+    session.finish(remember=drafter.memory is not None)
+lines = SessionLines(Drafter(policy=one), 8)
+rows, line = np.array([text + [0] * 9], np.int32), lines.begin(np.array(text, np.int32))
+new, status = np.ones(1, np.int64), np.zeros(1, np.int64)
+lines.step(rows, np.array([61]), new, np.array([line]), status, 69, True)
+lines.finish(line)
+print(sorted(set(sys.modules) - loaded), policy._tables.cache_info().misses - solved[0],
+    policy.priors.cache_info().misses - solved[1])
+"""
+
+
+def test_after_warm_up_the_first_session_loads_and_solves_nothing(site: Path) -> None:
+    """CASES 54, by what is loaded and solved rather than by the clock: for every option of a session."""
+    assert run(site, FIRST_REQUESTS) == "[] 0 0"
 
 
 WRONG_TYPES = """
