@@ -77,16 +77,23 @@ class Block:
         self._length, self._language = len(fence), language
         self._lines: list[str] = []
         self._inner: _Line | None = None
-        self._short = -1  # the line of a shorter, bare fence that may have been meant to close the block
-        self._num_bare = 0  # such lines so far
+        self._short = -1  # the line of a shorter, bare fence that opened a block if it did not close ours
+        self._long = -1  # the line of a fence as long as ours, in a block of tildes
+        self._num_bare = 0  # shorter, bare fences that opened a block
         self._is_closed = self._is_begun = False
+        self._known = frozenset(old)
+        self._may_reopen = not old or _read(old[0]) is None
         self._old: Block | None = None
-        self._may_reopen = True
         if old:
-            self._may_reopen = _read(old[0]) is None
             self._old = Block(fence, "", [])
             for line in old:
                 self._old.feed(line)
+        # Elsewhere a line of tildes underlines a heading; and in a file that leaves such a block open it says nothing.
+        self._has_tildes = language in ("", "markdown") and not (self._old and self._old._is_in_tildes)
+
+    @property
+    def _is_in_tildes(self) -> bool:
+        return self._inner is not None and self._inner.char == "~"
 
     def feed(self, line: str) -> bool:
         """Take the next line, without its end; True once the block is closed. Lines behind that are not taken."""
@@ -99,9 +106,12 @@ class Block:
                 return False
         if fence is not None:
             is_bare = fence.char == "`" and not fence.info and not fence.is_indented
-            if is_bare and fence.length >= self._length and (inner is None or inner.length < self._length):
-                self._is_closed = True
-                return True
+            if is_bare and fence.length >= self._length:
+                if self._is_in_tildes and self._has_tildes:
+                    self._long = len(self._lines)
+                elif inner is None or self._is_in_tildes or inner.length < self._length:
+                    self._is_closed = True
+                    return True
             if inner is None:
                 self._inner, self._short = fence, len(self._lines) if is_bare else -1
                 self._num_bare += is_bare
@@ -112,15 +122,18 @@ class Block:
 
     def answer(self, *, is_ended: bool) -> Answer:
         """What the lines so far hold; ``is_ended`` says that the model ended the answer itself."""
-        lines = list(self._lines)
-        if is_ended and not self._is_closed:
+        lines, short = list(self._lines), self._short
+        if self._is_closed:
+            if short < 0 or lines[short] in self._known:
+                return Answer(lines, True)
+            # A fence that the old file does not know: closed twice, or closed, followed by talk and closed again.
+            return Answer(lines[:-1], True) if short == len(lines) - 1 else Answer(lines, False)
+        if is_ended:
             while lines and not lines[-1].strip():
                 lines.pop()
-        if self._short < 0 or (self._old is not None and self._old._short >= 0):  # the old file has such a line, too
-            return Answer(lines, self._is_closed)
-        is_last = self._short == len(lines) - 1
-        if self._is_closed:
-            return Answer(lines[:-1], True) if is_last else Answer(lines, False)
-        num_known = 0 if self._old is None else self._old._num_bare
-        is_whole = is_last and is_ended and self._num_bare <= num_known + 1
-        return Answer(lines[:-1] if is_last else lines, is_whole)
+            last = len(lines) - 1
+            num_known, open_line = (self._old._num_bare, self._old._short) if self._old else (0, -1)
+            is_end = 0 <= short == last and self._num_bare <= num_known + 1 and open_line < 0
+            if is_end or 0 <= self._long == last:
+                return Answer(lines[:-1], True)
+        return Answer(lines, False)

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Final
 
 from zerodraft.integrations.line_diff import align
@@ -107,8 +108,14 @@ def _lines_gone(old: Sequence[str], new: Sequence[str]) -> list[int]:
         if piece.is_same or surplus <= 0:
             continue
         lost = [i for i in range(piece.old_start, piece.old_end) if old[i].strip() and left[old[i].strip()] < 0]
-        gone += lost[-surplus:]
+        gone += sorted(lost, key=lambda i: _likeness(old[i], new[piece.new_start : piece.new_end]))[:surplus]
+    gone.sort()
     return [i + 1 for i in gone]
+
+
+def _likeness(line: str, others: Sequence[str], most: int = 20) -> float:
+    """How much of a line is in the most similar of the others, of which the first few are looked at."""
+    return max((SequenceMatcher(None, line, other).ratio() for other in others[:most]), default=0.0)
 
 
 def _numbers(numbers: Sequence[int], most: int = 6) -> str:
