@@ -43,6 +43,8 @@ def one_line_errors() -> Iterator[None]:
     """Turn what the user can do something about into one line on stderr and exit status 1."""
     try:
         yield
+    except typer.Exit:  # a RuntimeError, too
+        raise
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA_OF:
             raise

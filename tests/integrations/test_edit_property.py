@@ -23,7 +23,7 @@ NUM_FILES = 2000
 NUM_DECODED = 20  # for each tokenizer
 TOKENIZERS = [byte_tokenizer, llama2_style_tokenizer, metaspace_tokenizer]
 LINES = [
-    "", " ", "  x = 1", "\ty = 2 ", "# Title", "- item", "```", "```python", "````", "````md", "~~~", "    ```", "``b``",
+    "", " ", "  x = 1", "\ty = 2 ", "# Title", "- item", "```", "```python", "````", "````md", "~~~", "    ```", "``b`",
     'START = "<|im_start|>"', "<|im_end|>", "<s>x</s>", "</s>", "<unk>", "<|endoftext|> [INST]", "[INST] a", "<<SYS>>",
     "naïve é e\u0301 ﬁ Å", "\u1100\u1161 가", "👩‍👩‍👧 你好", "\ufeff", "a\x0cb", "a\u2028b", "\x85\x0b", "\ufffd\ufffd",
     "def f(x):", "    return x", "    ...", "# rest of the code unchanged", "end", "\x7f\x1b[31m", "\u200b\u00a0x",
