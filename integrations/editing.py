@@ -15,6 +15,7 @@ from zerodraft.integrations.generating import (
     Drafting,
     Sampling,
     Written,
+    check_door,
     check_length,
     context_size,
     end_ids,
@@ -121,6 +122,8 @@ def edit_text(
             that hit the token limit or does not close its code block, one that loses code. It holds what was written.
         ValueError: an argument outside its range.
     """
+    check_request(code, instruction, language, max_new_tokens)
+    check_door(model, tokenizer, sampling, drafting, streamer, compare=compare, allow_loss=allow_loss)
     edit = Edit.of(
         model,
         tokenizer,
@@ -162,6 +165,7 @@ class Edit:
     ) -> Edit:
         """Make the request; arguments and errors as in ``edit_text``."""
         check_request(code, instruction, language, max_new_tokens)
+        check_door(model, tokenizer, sampling, drafting)
         _check_size(model, tokenizer, code)
         fence = fence_for(code, instruction)
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerodraft.integrations.text_ids import chat_ids, check_text, encode, text_ids
+from zerodraft.lookup.checks import flag, instance_of, int_in, number_in, one_of, shown
+from zerodraft.lookup.memory import check_namespace
 from zerodraft.lookup.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -47,15 +48,10 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"{name} must be a number, got {value!r}")
-        if not 0.0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.seed is not None and (type(self.seed) is not int or not 0 <= self.seed < 2**63):
-            raise ValueError(f"seed must be an integer in [0, 2**63) or None, got {self.seed!r}")
+        number_in("temperature", self.temperature, 0.0)
+        number_in("top_p", self.top_p, 0.0, 1.0, above=True)
+        if self.seed is not None:
+            int_in("seed", self.seed, 0, 2**63 - 1)
         idle = [name for name, default in (("top_p", 1.0), ("seed", None)) if getattr(self, name) != default]
         if self.temperature == 0 and idle:
             warnings.warn(f"{' and '.join(idle)} without a temperature: nothing is sampled", stacklevel=3)
@@ -99,6 +95,18 @@ class Drafting:
     remember: bool | str = False
     trace: bool = False
 
+    def __post_init__(self) -> None:
+        flag("draft", self.draft)
+        flag("trace", self.trace)
+        check_namespace(self.namespace)
+        one_of("remember", self.remember, (False, True, "output", "both"))
+        if self.max_draft_tokens is not None:
+            int_in("max_draft_tokens", self.max_draft_tokens, 0, None)
+        if self.drafter is not None and not callable(getattr(self.drafter, "begin", None)):
+            raise ValueError(
+                f"drafter must have begin(prompt_ids, prediction_ids, namespace), got {shown(self.drafter)}"
+            )
+
     def options(self) -> dict[str, Any]:
         """Keywords for an accelerated ``generate``: those that were set."""
         default = Drafting()
@@ -108,8 +116,23 @@ class Drafting:
 
 def check_length(max_new_tokens: Any, *, name: str = "max_new_tokens") -> None:
     """Raise a ValueError unless this is a number of tokens to write, at least 1."""
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {max_new_tokens!r}")
+    int_in(name, max_new_tokens, 1, None)
+
+
+def check_door(model: Any, tokenizer: Any, sampling: Any, drafting: Any, streamer: Any = None, **flags: Any) -> None:
+    """Raise a ValueError for what a pipeline cannot work with, before any work."""
+    if isinstance(model, (str, type)) or not (hasattr(model, "generation_config") and hasattr(model, "config")):
+        raise ValueError(f"model must be a loaded model of transformers that can generate, got {shown(model)}")
+    if isinstance(tokenizer, type) or not all(
+        callable(getattr(tokenizer, name, None)) for name in ("encode", "decode")
+    ):
+        raise ValueError(f"tokenizer must be the model's loaded tokenizer, got {shown(tokenizer)}")
+    instance_of("sampling", sampling, Sampling)
+    instance_of("drafting", drafting, Drafting)
+    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise ValueError(f"streamer must have put(token_ids) and end(), got {shown(streamer)}")
+    for name, value in flags.items():
+        flag(name, value)
 
 
 @dataclass(frozen=True)
@@ -172,14 +195,17 @@ def generate_text(
     Raises:
         ValueError: an argument outside its range, an empty prompt, or a prompt that leaves no room in the context.
     """
+    check_door(model, tokenizer, sampling, drafting, streamer, raw=raw, compare=compare)
     check_length(max_new_tokens)
     if not check_text("the prompt", prompt):
         raise ValueError("the prompt is empty")
+    if prediction is not None:
+        check_text("the prediction", prediction)
     prompt_ids = encode(tokenizer, prompt, special=True) if raw else chat_ids(tokenizer, prompt)
     context = context_size(model)
     if len(prompt_ids) >= context:
         raise ValueError(f"the prompt must leave room in the context of {context} tokens, got {len(prompt_ids)}")
-    prediction_ids = None if prediction is None else text_ids(tokenizer, check_text("the prediction", prediction))
+    prediction_ids = None if prediction is None else text_ids(tokenizer, prediction)
     limit = min(max_new_tokens, context - len(prompt_ids))
     call = Call(model, prompt_ids, limit, sampling or Sampling(), prediction_ids, drafting or Drafting())
     written, comparison = call.run_or_compare(streamer, compare)

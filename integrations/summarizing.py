@@ -9,6 +9,7 @@ from typing import Any, Final
 from zerodraft.integrations.generating import (
     Drafting,
     Sampling,
+    check_door,
     check_length,
     context_size,
     end_ids,
@@ -17,6 +18,7 @@ from zerodraft.integrations.generating import (
 )
 from zerodraft.integrations.splitting import split_text
 from zerodraft.integrations.text_ids import chat_ids, check_text, text_ids
+from zerodraft.lookup.checks import shown
 from zerodraft.lookup.stats import GenerationStats
 
 PRESETS: Final = {
@@ -79,6 +81,7 @@ def summarize_text(
         SummaryError: an empty text, or one whose parts' summaries do not get shorter.
         ValueError: an argument outside its range.
     """
+    check_text("the text", text)
     (found,) = summarize_texts(
         model,
         tokenizer,
@@ -139,8 +142,11 @@ def summarize_texts(
         ValueError: an argument outside its range.
     """
     check_request(instruction, preset, max_new_tokens, max_part_tokens, batch_size)
-    if isinstance(texts, str):
-        raise ValueError("texts must be several texts, got one: summarize_text takes it")
+    check_door(model, tokenizer, sampling, drafting, plain=plain)
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise ValueError(f"texts must be a list of texts, got {shown(texts)}: summarize_text takes one")
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress must be callable, got {shown(progress)}")
     asked, for_parts = instructions(instruction, preset)
     room = _room(model, tokenizer, (asked, for_parts), max_new_tokens)
     if max_part_tokens is not None:
@@ -333,7 +339,7 @@ def instructions(instruction: str | None, preset: str | None) -> tuple[str, str]
             raise ValueError("the instruction is empty")
         return instruction.strip(), instruction.strip()
     name = DEFAULT_PRESET if preset is None else preset
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
     # Headlines of parts say too little to make one of the whole.
     return PRESETS[name], PRESETS["abstract" if name == "headline" else name]

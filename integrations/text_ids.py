@@ -100,14 +100,15 @@ def chat_ids(tokenizer: Any, message: str, *, answer: str = "") -> list[int]:
             told from the template's own.
     """
     if not getattr(tokenizer, "chat_template", None):
-        before, inner, after = "", message, f"\n{answer}" if answer else ""
-        start = _around(tokenizer)
+        before, inner, after = "", message, ""
+        start, begun = _around(tokenizer), f"\n{answer}" if answer else ""
     else:
         before, inner, after = _render(tokenizer, message)
         _refuse_forged_end(tokenizer, message, after)
-        start, after = [], after + answer
-    whole, head, tail = (encode(tokenizer, part) for part in (before + inner + after, before, after))
-    controls = _control_ids(tokenizer) | (_added_ids(tokenizer) & {*head, *tail})
+        start, begun = [], answer
+    controls = _control_ids(tokenizer) | (_added_ids(tokenizer) & {*encode(tokenizer, before + after)})
+    parts = (before + inner + after + begun, before, after + begun)
+    whole, head, tail = (encode(tokenizer, part) for part in parts)
     if _count(whole, controls) == _count(head, controls) + _count(tail, controls):
         return [*start, *whole]
     body = text_ids(tokenizer, inner)

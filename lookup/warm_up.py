@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from zerodraft.lookup.checks import instance_of
 from zerodraft.lookup.policy import DraftPolicy
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def warm_up(policy: DraftPolicy | None = None) -> float:
         The seconds it took; ``num_compiled`` says whether anything was compiled.
     """
     start = time.perf_counter()
+    instance_of("policy", policy, DraftPolicy)
     for core in KERNELS:
         importlib.import_module(f"zerodraft.lookup.{core}")
     _try_sessions(policy or DraftPolicy())

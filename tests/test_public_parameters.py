@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,12 +20,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("ahocorasick")
 
 import support
+from stand_ins import byte_tokenizer
 
 import zerodraft
 from zerodraft import CostCurve, Draft, Drafter, GenerationStats, Outcome, PhraseBook, TokenRecycler
 
-# Tested where they live: the pipelines in test_editing.py and test_summarizing.py, the memory in test_memory.py.
-ELSEWHERE = {"edit_text", "generate_text", "summarize_text", "summarize_texts", "DraftMemory"}
+# Tested where it lives, in test_memory.py.
+ELSEWHERE = {"DraftMemory"}
 # Between the files of a room: they take what the room itself made.
 INTERNAL = {
     "Draft.from_block",
@@ -61,6 +63,23 @@ ARRAY = [None, 5, "ab", [1], np.zeros(2), np.zeros((1, 1), np.int32)]
 COUNTER = ["x", -1, 1.5, True]
 SECONDS = ["x", -1.0, NAN, True]
 MODEL = [None, "gpt2", 5, object]
+
+TEXTS = [5, None, b"ab", ["a"], "a\udc80"]
+LENGTH = ["3", 2.5, True, 0, -1, [3]]
+PIPELINE = {
+    "model": MODEL,
+    "tokenizer": [None, "gpt2", 5, object],
+    "sampling": [0.7, "x", {}],
+    "drafting": [True, "x", {}],
+}
+SUMMARIES = PIPELINE | {
+    "instruction": [5, "", "a\udc80"],
+    "preset": [5, "sonnet", ["bullets"]],
+    "max_new_tokens": [*LENGTH, None, 10**6],
+    "max_part_tokens": LENGTH,
+    "batch_size": [*LENGTH, None],
+    "progress": [5, "x"],
+}
 
 ROOT = support.Path(__file__).parent.parent
 WRONG: dict[str, dict[str, list[Any]]] = {
@@ -195,6 +214,38 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "stop_strings": [3, [3], [], "", ["a", ""], [None]],
         "on_finish": [3, "x", []],
     },
+    "Sampling": {"temperature": NUMBER, "top_p": ["x", True, 0, 1.5, NAN], "seed": ["1", 1.5, -1, 2**63, True]},
+    "Drafting": {
+        "drafter": [3, "x", zerodraft.DraftPolicy()],
+        "draft": FLAG,
+        "max_draft_tokens": BOUND,
+        "namespace": NAME,
+        "remember": ["x", 5, None],
+        "trace": FLAG,
+    },
+    "edit_text": PIPELINE
+    | {
+        "code": [*TEXTS, "", " \n"],
+        "instruction": [*TEXTS, "", " "],
+        "language": [5, None, "a b", "`"],
+        "max_new_tokens": LENGTH,
+        "compare": FLAG,
+        "allow_loss": FLAG,
+        "streamer": [3, "x"],
+    },
+    "generate_text": PIPELINE
+    | {
+        "prompt": [*TEXTS, "", "long " * 2000],
+        "max_new_tokens": [*LENGTH, None],
+        "prediction": [wrong for wrong in TEXTS if wrong is not None],
+        "raw": FLAG,
+        "compare": FLAG,
+        "streamer": [3, "x"],
+    },
+    "summarize_text": SUMMARIES | {"text": [*TEXTS, "", " "]},
+    "summarize_texts": SUMMARIES | {"texts": ["a text", 5, None], "plain": FLAG},
+    "open_memory": {"directory": ["", 5, None], "tokenizer": [5, "x"], "max_tokens": GIVEN_COUNT},
+    "warm_up": {"policy": [3, "x"]},
 }
 
 
@@ -259,7 +310,16 @@ def _goods() -> dict[str, Callable[[], dict[str, Any]]]:
         "TokenRecycler.propose": lambda: {"context": (1, 2), "max_tokens": 3},
         "TokenRecycler.successors": lambda: {"before": 1, "last": 2},
         "attach": lambda: {"model": support.tiny("llama")},
+        "edit_text": lambda: _pipeline() | {"code": "x = 1\n", "instruction": "Rename x."},
+        "generate_text": lambda: _pipeline() | {"prompt": "a"},
+        "summarize_text": lambda: _pipeline() | {"text": "a"},
+        "summarize_texts": lambda: _pipeline() | {"texts": ["a"]},
+        "open_memory": lambda: {"directory": tempfile.mkdtemp()},
     }
+
+
+def _pipeline() -> dict[str, Any]:
+    return {"model": support.tiny("llama"), "tokenizer": byte_tokenizer()}
 
 
 def _good(name: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ PROGRAMS = ("zerodraft ", "make ", "pip ", "python ", "vllm ", "bench/", ".ci/")
 # What is not run as it is written: a pattern for the whole command, why not, and what is run instead.
 NOT_AS_WRITTEN: list[tuple[str, str, list[str]]] = [
     (r"make (test|lint|types|doctest)", "it is what CI does, this test included", []),
-    (r"\.ci/run", "it is what CI does, this test included", []),
+    (r"\.ci/(run|pythons)", "it is what CI does, this test included", []),
     (r"pip install .*", "downloads; CI's own environment is made by the same command in the Makefile", []),
     (r"make bench", "needs the extra bench, which CI leaves out, and half a minute", ["make --dry-run bench"]),
     (r"make test-vllm", "minutes, and 3.5 GB once; a run of its own", ["make --dry-run test-vllm"]),
