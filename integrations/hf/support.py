@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-
 import torch
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation.configuration_utils import GenerationMode
 
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
-_ENCODER_DECODERS = {"t5", "bart"}
-_ATTENTION = {"eager", "sdpa"}
-# Families that the tests compare with plain generation; others are tried out once before they are trusted.
-_TESTED = {
-    *("falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "gptj", "llama"),
-    *("mistral", "mixtral", "opt", "phi", "phi3", "qwen2", "qwen3"),
-}
-_CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+from zerodraft.integrations.hf.families import Way, fingerprint, is_tested, why_own_cache
+
+_CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
 
 
 class Unsupported(ValueError):
@@ -32,48 +24,39 @@ def refuse(option: str, model: object, reason: str) -> Unsupported:
     )
 
 
-def check_model(model: PreTrainedModel) -> None:
-    """Raise Unsupported for a model whose decoding the ragged cache and explicit positions do not reproduce."""
-    config = model.config
-    text_config = config.get_text_config(decoder=True)
-    if config.is_encoder_decoder and config.model_type not in _ENCODER_DECODERS:
-        raise refuse("is_encoder_decoder=True", model, f"of this kind only {sorted(_ENCODER_DECODERS)} are supported")
-    if getattr(model, "_is_stateful", False):
-        raise refuse("a recurrent state", model, "its state cannot be rolled back after a rejected draft")
-    other = set(getattr(text_config, "layer_types", None) or ()) - _LAYER_TYPES
-    if other:
-        raise refuse(f"layer types {sorted(other)}", model, f"only {sorted(_LAYER_TYPES)} can be rolled back")
-    if config.is_encoder_decoder:
-        return
-    if not _takes_positions(model) or getattr(text_config, "alibi", False):
-        raise refuse("positions given by the model itself", model, "drafted tokens need explicit position_ids")
-    attention = text_config._attn_implementation
-    if attention not in _ATTENTION:
-        raise refuse(f"attn_implementation={attention!r}", model, f"tree masks need one of {sorted(_ATTENTION)}")
-    if text_config.model_type not in _TESTED and not vars(model).get("_zerodraft_tried", False):
-        _try_out(model)
+def check_model(model: PreTrainedModel) -> Way:
+    """Which way the model is decoded; Unsupported, by its class, where neither would be exact.
+
+    A model that the tests do not vouch for is tried out once: some short forwards, the first time only.
+    """
+    what = why_own_cache(model)
+    if what is None and (is_tested(model) or what_is_off(model, "trees") is None):
+        return "trees"
+    reason = what_is_off(model, "chains")
+    if reason is not None:
+        raise refuse(what or f"model type {model.config.model_type!r}", model, reason)
+    return "chains"
 
 
-def _try_out(model: PreTrainedModel) -> None:
-    """Refuse an untested family unless a small experiment on this very model comes out right."""
-    from zerodraft.integrations.hf.selftest import width_error
+def what_is_off(model: PreTrainedModel, way: Way) -> str | None:
+    """What a trial of this way on this very model found wrong, None if nothing; kept with the model."""
+    from zerodraft.integrations.hf.selftest import chain_error, width_error
 
-    was_training = model.training
-    try:
-        error = width_error(model.eval())
-    except Exception as failure:
-        raise refuse(f"model type {model.config.model_type!r}", model, f"a trial step failed: {failure}") from failure
-    finally:
-        model.train(was_training)
-    if not error < min(256 * torch.finfo(model.dtype).eps, 0.1):
-        raise refuse(
-            f"model type {model.config.model_type!r}", model, f"a trial step was off by {error:.1e} of its scale"
-        )
-    model._zerodraft_tried = True
-
-
-def _takes_positions(model: PreTrainedModel) -> bool:
-    return "position_ids" in inspect.signature(model.forward).parameters
+    verdicts = vars(model).setdefault("_zerodraft_trials", {})
+    key = (way, fingerprint(model))
+    if key not in verdicts:
+        training = [module for module in model.modules() if module.training]
+        try:
+            error = (width_error if way == "trees" else chain_error)(model.eval())
+            is_fine = error < min(256 * torch.finfo(model.dtype).eps, 0.1)
+            verdicts[key] = None if is_fine else f"a trial step was off by {error:.1e} of its scale"
+        except Exception as failure:
+            verdicts[key] = f"a trial step failed: {type(failure).__name__}: {failure}"
+        finally:
+            for module in training:
+                module.training = True
+    verdict: str | None = verdicts[key]
+    return verdict
 
 
 def check_options(model: PreTrainedModel, config: GenerationConfig) -> None:
@@ -93,14 +76,25 @@ def check_options(model: PreTrainedModel, config: GenerationConfig) -> None:
         raise refuse("is_assistant=True", model, "an assistant drafts for another model")
 
 
-def check_cache(model: PreTrainedModel, cache: Cache) -> None:
-    """Raise Unsupported unless every layer is one that grows with the text and can be copied in and out."""
-    if isinstance(cache, EncoderDecoderCache):
-        check_cache(model, cache.self_attention_cache)
-        check_cache(model, cache.cross_attention_cache)
-        return
+def check_cache(model: PreTrainedModel, cache: Cache, way: Way = "trees") -> None:
+    """Raise Unsupported unless the cache is one that this way of decoding can go on in."""
     if getattr(cache, "offloading", False):
         raise refuse("an offloaded cache", model, "its layers leave the device between steps")
+    if way == "chains":
+        return _check_own_cache(model, cache)
     for layer in cache.layers:
         if type(layer) not in _CACHE_LAYERS:
             raise refuse(f"the cache {type(cache).__name__} ({type(layer).__name__})", model, "only dynamic caches are")
+
+
+def _check_own_cache(model: PreTrainedModel, cache: Cache) -> None:
+    """Chains go on in the cache itself: its layers must be the model's own kinds, or keep more than those."""
+    if not getattr(cache, "_is_user_defined", False) or model.config.is_encoder_decoder:
+        return
+    own = DynamicCache(config=model.config.get_text_config(decoder=True))
+    for number, (layer, mine) in enumerate(zip(cache.layers, own.layers)):
+        keeps_all = type(layer) is DynamicLayer and type(mine) is DynamicSlidingWindowLayer
+        windows = (getattr(layer, "sliding_window", None), getattr(mine, "sliding_window", None))
+        if not keeps_all and (type(layer) is not type(mine) or windows[0] != windows[1]):
+            got, wanted = type(layer).__name__, type(mine).__name__
+            raise refuse(f"the cache {type(cache).__name__} ({got})", model, f"layer {number} needs a {wanted}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
 from zerodraft.integrations.hf.shapes import fixed_shapes
 from zerodraft.kernels.kv_cache import RaggedCache
@@ -17,6 +17,34 @@ from zerodraft.lookup.draft import Draft
 
 FORWARD_FLOOR: Final = 64  # positions that cost a CPU as much as one more forward does
 ATTENTION_SLOWNESS: Final = 2.0  # masked attention's time per operation against that of the big matrix products
+
+
+class Verifier(Protocol):
+    """What the decoding loop needs of a target; ``Target`` and ``ChainTarget`` are the two.
+
+    Rows are numbered as they stand in the forward now. The cache holds all tokens of a row but the last emitted one.
+    """
+
+    only_chains: bool  # drafts must be chains
+    vocab_size: int
+    num_pending: int  # positions that the next forward reads again, before the last token
+    num_replayed: int  # those of the last forward
+
+    def load(self, cache: Cache) -> None: ...
+
+    def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]: ...
+
+    def max_draft_depth(self, row: int) -> int: ...
+
+    def border_between(self, lengths: Sequence[int], last: int) -> int | None: ...
+
+    def check(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> Sequence[torch.Tensor]: ...
+
+    def keep(self, entries: Sequence[Sequence[int]]) -> None: ...
+
+    def select_rows(self, rows: Sequence[int]) -> None: ...
+
+    def store(self, cache: Cache) -> Cache: ...
 
 
 class Target:
@@ -29,11 +57,12 @@ class Target:
         config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
         self._windows = _windows_by_layer_type(config)
-        self._limits = _PositionLimits(config)
+        self._limits = PositionLimits(config)
         self._column_cost = _column_cost(model) if num_rows > 1 else 0.0
         self._trims_prefill = model._supports_logits_to_keep()
 
     only_chains = False  # True where a draft's branches cannot be told apart by position
+    num_pending = num_replayed = 0  # positions that forwards read again: a rejected draft costs none here
 
     def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]:
         """Read the prompts and return the logits (1, V) after each row's last token.
@@ -198,47 +227,26 @@ class Target:
         """
         return self._limits.border_between(lengths, last)
 
+    def keep(self, entries: Sequence[Sequence[int]]) -> None:
+        """Commit these of the last forward's positions, per row; 0 is the root. The rest is forgotten."""
+        self.cache.keep_all(entries)
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order."""
+        self.cache.select_rows(rows)
+
     def load(self, cache: Cache) -> None:
-        """Start from a cache of a former turn."""
-        self.cache.load(cache)
+        """Start from what a cache of a former turn holds."""
+        if cache.get_seq_length() > 0:
+            self.cache.load(cache)
 
-    def store(self, cache: Cache) -> None:
-        """Hand the committed entries back."""
+    def store(self, cache: Cache) -> Cache:
+        """Fill ``cache`` with the committed entries and hand it back."""
         self.cache.store(cache)
+        return cache
 
 
-class Seq2SeqTarget(Target):
-    """The decoder of an encoder-decoder model: one row, chains only, as its decoder counts positions by itself."""
-
-    only_chains = True
-
-    def __init__(self, model: PreTrainedModel, encoder_inputs: dict[str, Any], cross_attention: Cache) -> None:
-        """``encoder_inputs``: what every decoder forward needs (``encoder_outputs`` and the encoder's mask)."""
-        super().__init__(model, 1)
-        self._encoder_inputs = encoder_inputs
-        self._both = EncoderDecoderCache(self.cache, cross_attention)
-
-    def _forward(
-        self, block: torch.Tensor, positions: torch.Tensor, mask: Any, call: Any = None, **options: Any
-    ) -> torch.Tensor:
-        out = self.model(
-            decoder_input_ids=block,
-            cache=self._both,
-            use_cache=True,
-            return_dict=True,
-            **self._encoder_inputs,
-            **options,
-        )
-        logits: torch.Tensor = out.logits
-        return logits
-
-    def store(self, cache: EncoderDecoderCache) -> None:
-        """Hand the decoder's entries back; the encoder's were written in place."""
-        self.cache.store(cache.self_attention_cache)
-        cache.is_updated = dict(self._both.is_updated)
-
-
-class _PositionLimits:
+class PositionLimits:
     """Positions that one forward must not cross: the last learned one, and where scaled rotary embeddings switch."""
 
     def __init__(self, config: Any) -> None:

@@ -1,0 +1,115 @@
+"""Which way a model is decoded: drafts as trees in the ragged cache, or chains in the model's own cache."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+Way = Literal["trees", "chains"]
+
+# Families that the tests compare with plain generation, trees and batches included. A model of one of them is taken
+# without a trial as long as nothing foreign stands in it; every other model is tried out before it is trusted.
+TESTED: Final = frozenset(
+    {
+        *("falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "gptj", "llama"),
+        *("mistral", "mixtral", "opt", "phi", "phi3", "qwen2", "qwen3"),
+    }
+)
+_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
+_TREE_ATTENTION: Final = ("eager", "sdpa")
+# Ids that stand for what is no text: the name of a field of the configuration ends in one of these.
+_PLACEHOLDERS: Final = tuple(
+    f"{kind}_{end}" for kind in ("image", "video", "audio", "img", "vision") for end in ("token_id", "token_index")
+)
+
+# The table: what a model has that the ragged cache with explicit positions does not reproduce. The first that holds
+# sends it the way of chains, where a trial on the model itself has the last word.
+OWN_CACHE: Final[tuple[tuple[str, Callable[[PreTrainedModel, Any], bool]], ...]] = (
+    ("an encoder", lambda model, text: bool(model.config.is_encoder_decoder)),
+    ("a recurrent state", lambda model, text: bool(getattr(model, "_is_stateful", False))),
+    ("layers that keep more than keys and values", lambda model, text: bool(_layer_types(text) - _LAYER_TYPES)),
+    ("positions given by the model itself", lambda model, text: not _takes_positions(model) or _has_alibi(text)),
+    ("an attention without tree masks", lambda model, text: text._attn_implementation not in _TREE_ATTENTION),
+    ("weights that are fetched as they are needed", lambda model, text: is_offloaded(model)),
+)
+
+
+def why_own_cache(model: PreTrainedModel) -> str | None:
+    """What about this model needs its own cache, by the table; None where trees in the ragged cache may do."""
+    text = model.config.get_text_config(decoder=True)
+    return next((what for what, holds in OWN_CACHE if holds(model, text)), None)
+
+
+def is_tested(model: PreTrainedModel) -> bool:
+    """Whether the tests vouch for this model: its family is theirs, and it is made as transformers makes it."""
+    return model.config.get_text_config(decoder=True).model_type in TESTED and not has_foreign_parts(model)
+
+
+def has_foreign_parts(model: PreTrainedModel) -> bool:
+    """Whether quantized, wrapped or hooked modules stand in the model, so that its family says little about it.
+
+    Cost: one pass over modules and parameters, below a millisecond for most models.
+    """
+    if getattr(model, "is_quantized", False):
+        return True
+    for module in model.modules():
+        home = type(module).__module__
+        known = home.startswith(("torch.nn.modules.", "transformers."))
+        if module is not model and not known:
+            return True
+        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
+            return True
+        if hasattr(module, "parametrizations"):
+            return True
+    tensors = list(model.parameters())
+    return any(type(p.data) is not torch.Tensor for p in tensors) or len({p.dtype for p in tensors}) > 1
+
+
+def fingerprint(model: PreTrainedModel) -> int:
+    """What a trial's result depends on beside the weights: kinds of modules, dtypes, devices, attention, hooks."""
+    text = model.config.get_text_config(decoder=True)
+    parts = tuple((type(module), len(module._forward_hooks), len(vars(module))) for module in model.modules())
+    tensors = tuple((type(p.data), p.dtype, p.device) for p in model.parameters())
+    return hash((parts, tensors, getattr(text, "_attn_implementation", None)))
+
+
+def is_offloaded(model: PreTrainedModel) -> bool:
+    """Whether some weights are elsewhere until a module runs (accelerate's CPU and disk offload)."""
+    return any(parameter.device.type == "meta" for parameter in model.parameters())
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Where the model takes its inputs; an offloaded one moves them itself."""
+    return torch.device("cpu") if model.device.type == "meta" else model.device
+
+
+def placeholder_ids(model: PreTrainedModel) -> frozenset[int]:
+    """Ids that stand for pictures, films or sound in a prompt: a draft never holds them."""
+    config = model.config
+    found = set()
+    for place in {id(part): part for part in (config, config.get_text_config(decoder=True))}.values():
+        for name, value in vars(place).items():
+            if name.endswith(_PLACEHOLDERS) and isinstance(value, int) and not isinstance(value, bool):
+                found.add(value)
+    return frozenset(value for value in found if value >= 0)
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a model argument says nothing: None, or an empty container as generate itself hands along."""
+    return value is None or (isinstance(value, Mapping | list | tuple) and not len(value))
+
+
+def _layer_types(text: Any) -> set[str]:
+    return set(getattr(text, "layer_types", None) or ())
+
+
+def _takes_positions(model: PreTrainedModel) -> bool:
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def _has_alibi(text: Any) -> bool:
+    return bool(getattr(text, "alibi", False))
