@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
+from collections.abc import Sequence
+from typing import Any, Final
+
+_LONGEST: Final = 120  # characters of a value that a message repeats
 
 
-def int_in(name: str, value: int, low: int, high: int) -> int:
+def int_in(name: str, value: Any, low: int, high: int) -> int:
     """Return ``value`` as an int in [low, high], or raise a ValueError that names the option and what was given.
 
     >>> int_in("max_tokens", 7, 1, 10)
@@ -17,7 +22,63 @@ def int_in(name: str, value: int, low: int, high: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
-    if isinstance(value, bool) or not low <= number <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
+        raise ValueError(f"{name} must be an integer, got {shown(value)}") from None
+    if isinstance(value, bool):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be in [{low}, {high}], got {number}")
     return number
+
+
+def number_in(name: str, value: Any, low: float, high: float, *, above: bool = False) -> float:
+    """Return ``value`` as a float in [low, high], or in (low, high] with ``above``; else a ValueError as ``int_in``'s.
+
+    >>> number_in("min_prob", "x", 0, 1)
+    Traceback (most recent call last):
+    ValueError: min_prob must be a number, got 'x'
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be a number, got {shown(value)}")
+    number = float(value)
+    if not low <= number <= high or (above and number == low):  # not a number is in no range
+        raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value!r}")
+    return number
+
+
+def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """Return ``value`` if it is one of ``options``, of the same type too (1 is not True); else raise a ValueError.
+
+    >>> one_of("shift", 1, ("accepted", "one"))
+    Traceback (most recent call last):
+    ValueError: shift must be one of 'accepted', 'one', got 1
+    """
+    if any(type(value) is type(option) and value == option for option in options):
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {shown(value)}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False, else raise a ValueError."""
+    if value is True or value is False:
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {shown(value)}")
+
+
+def instance_of(name: str, value: Any, kind: type, hint: str = "") -> None:
+    """Raise a ValueError unless ``value`` is None or a ``kind``; ``hint`` says what to do instead."""
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {shown(value)}{hint and f': {hint}'}")
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: short plain ones as they are, others by their type.
+
+    >>> shown([1, None]), shown(object()), shown(int)
+    ('[1, None]', 'an object of type object', 'the class int')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict)):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return f"an object of type {type(value).__name__}"

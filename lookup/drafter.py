@@ -21,6 +21,7 @@ from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy, priors
 from zerodraft.lookup.shared_sources import SharedSources
+from zerodraft.lookup.stats import has_paid
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -241,7 +242,8 @@ class DraftSession:
         self._first = np.full(rule.NUM_FIRST, -1, np.int64)
         self._replaced = np.zeros((replacing.NUM_ROWS, replacing.NUM_FIELDS), np.int64)
         self._expected = np.ones(2)
-        self._stood_down = [0, 0, 0, 0.0, 0.0]  # steps, without a match, stood down; tokens and cost expected there
+        # Steps, without a match, stood down; tokens and cost expected there; tokens emitted in all steps.
+        self._stood_down = [0, 0, 0, 0.0, 0.0, 0]
         self._settings = np.zeros(rule.NUM_SETTINGS, np.int64)
         self._settings[rule.MIN_LEN] = self._policy.prompt_lookup_min
         self._settings[rule.MAX_LEN] = self._policy.prompt_lookup_max
@@ -275,9 +277,10 @@ class DraftSession:
 
     @property
     def stand_down_reason(self) -> str | None:
-        """Why most steps so far drafted nothing, in numbers; None if most of them did draft."""
-        steps, unmatched, stood_down, tokens, cost = self._stood_down
-        if 2 * (unmatched + stood_down) <= steps:
+        """Why most steps so far drafted nothing, in numbers; None if most of them did draft, or the others made up for
+        it."""
+        steps, unmatched, stood_down, tokens, cost, emitted = self._stood_down
+        if 2 * (unmatched + stood_down) <= steps or has_paid(emitted, steps):
             return None
         if unmatched >= stood_down:
             return f"stood down: nothing to copy at {unmatched} of {steps} steps"
@@ -394,7 +397,7 @@ class DraftSession:
         before = len(self._index)
         self._index.extend(outcome.new_ids)
         length = len(self._index)
-        cursor = self._learn(draft, outcome, length) if self._first.item(rule.AT_LENGTH) == before else -1
+        cursor = self._learn(draft, outcome, before, length) if self._first.item(rule.AT_LENGTH) == before else -1
         came = self._index._tokens[before:length]
         if self._tree is not None:
             self._tree.learn(came)
@@ -409,13 +412,14 @@ class DraftSession:
         elif 0 <= origin < length:
             self._pointer = origin + 1
 
-    def _learn(self, draft: Draft, outcome: Outcome, length: int) -> int:
+    def _learn(self, draft: Draft, outcome: Outcome, before: int, length: int) -> int:
         """Compare what came with the best copy, which costs nothing to watch even while nothing is drafted.
 
         Returns where that copy goes on; -1 if none of it came.
         """
         tally = self._stood_down
         tally[0] += 1
+        tally[5] += length - before
         if len(draft) == 0 and self._first.item(rule.POSITION) < 0:
             tally[1] += 1
         elif len(draft) == 0:

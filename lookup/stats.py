@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from zerodraft.lookup.draft import SOURCE_NAMES, Draft, Outcome
 from zerodraft.lookup.trace import Trace
+
+
+# Why a row ended: an end token; a stop string; a criterion of the caller's or max_time; max_new_tokens or max_length;
+# the model's context. Where several are met on one token the first of them is named.
+FINISH_REASONS: Final = ("eos", "stop", "criterion", "length", "context")
+_PAYING: Final = 1.1  # tokens per step of a row from which on drafting has clearly paid
 
 
 @dataclass
@@ -17,6 +23,7 @@ class GenerationStats:
     ``num_emitted_tokens == num_accepted_tokens + num_row_steps + num_rows - num_stopped_on_accepted`` always holds: one
     bonus token per decode step of a row and one token from its prefill, less the walks that ended on a drafted token.
     At batch 1 ``num_row_steps`` equals ``num_decode_forwards``. ``trace``, where given, gets every single step too.
+    ``stand_down_reason`` says why hardly anything was drafted; it is None where drafting paid.
     """
 
     num_rows: int = 0
@@ -25,6 +32,7 @@ class GenerationStats:
     num_decode_forwards: int = 0  # forwards after the prefill, shared by the rows of a batch
     num_row_steps: int = 0  # row × decode forward, rows that were still running
     num_positions: int = 0  # positions computed in decode forwards, padding of narrower rows included
+    num_replayed_positions: int = 0  # of these, ones read again after a rejected draft
     num_drafts: int = 0  # row steps with at least one verifiable drafted token
     num_empty_drafts: int = 0  # row steps without
     num_draft_tokens: int = 0
@@ -34,10 +42,15 @@ class GenerationStats:
     num_guard_stops: int = 0  # walks cut by the tie guard
     num_near_ties: int = 0  # places the tie guard saw where a forward's width could turn the choice
     num_window_nodes: int = 0  # drafted nodes that are computed, never walked (Lookahead)
+    num_foreign_tokens: int = (
+        0  # ids in prompts and predictions that the target does not have: nothing drafts from them
+    )
+    num_pruned_tokens: int = 0  # nodes left out of drafts: ids the target does not have or may not say, and those below
     drafted_by_depth: Counter[int] = field(default_factory=Counter)  # depth 1 = right after the root
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
+    finish_reasons: list[str] = field(default_factory=list)  # why each row ended, in row order; see FINISH_REASONS
     stand_down_reason: str | None = None
     prefill_seconds: float = 0.0
     forward_seconds: float = 0.0  # decode forwards
@@ -87,6 +100,11 @@ class GenerationStats:
         return _ratio(self.num_emitted_tokens - self.num_rows, self.num_decode_forwards)
 
     @property
+    def has_paid(self) -> bool:
+        """True if drafting clearly saved forwards: 1.1 tokens or more per step of a row."""
+        return has_paid(self.num_emitted_tokens - self.num_rows, self.num_row_steps)
+
+    @property
     def mean_acceptance_length(self) -> float:
         """1 + accepted tokens per draft, the bonus counted (vLLM's figure; Eq. 1 of Leviathan et al., 2211.17192)."""
         return 1.0 + _ratio(self.num_accepted_tokens, self.num_drafts)
@@ -102,24 +120,32 @@ class GenerationStats:
         return _ratio(self.draft_seconds, self.forward_seconds)
 
     def merge(self, other: GenerationStats) -> None:
-        """Add another call's (or row's) counters to these."""
+        """Add another call's (or row's) counters to these; its rows' reasons follow these."""
+        reason = self.stand_down_reason or other.stand_down_reason
         for name, value in vars(other).items():
             if name == "stand_down_reason":
-                self.stand_down_reason = self.stand_down_reason or value
-            elif isinstance(value, Counter):
+                continue
+            if isinstance(value, Counter):
                 getattr(self, name).update(value)
             elif name == "trace":
                 if self.trace is not None and value is not None:
                     self.trace.merge(value)
             else:
                 setattr(self, name, getattr(self, name) + value)
+        self.stand_down_reason = None if self.has_paid else reason
 
     def as_dict(self) -> dict[str, Any]:
         """Counters and derived ratios as plain JSON-ready values; the trace has an ``as_dict`` of its own."""
         plain = {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
+        plain["finish_reasons"] = list(self.finish_reasons)
         del plain["trace"]
         derived = ("tokens_per_forward", "mean_acceptance_length", "draft_acceptance_rate", "draft_cost_ratio")
         return plain | {name: getattr(self, name) for name in derived}
+
+
+def has_paid(num_tokens: int, num_steps: int) -> bool:
+    """True if so many tokens in so many steps are clearly more than plain decoding's one each."""
+    return num_steps > 0 and num_tokens >= _PAYING * num_steps
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -14,24 +14,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transformers import PreTrainedModel
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
-from zerodraft.integrations.hf.decode import Request, SessionMaker, decode
+from zerodraft.integrations.hf.decode import SessionMaker, decode
+from zerodraft.integrations.hf.request import OWN_ARGUMENTS, Request, check_streamer, warn_without_effect
 from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
 from zerodraft.integrations.hf.support import check_model, refuse
 from zerodraft.lookup.beside import Beside
+from zerodraft.lookup.checks import flag, instance_of, one_of, shown
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.stats import GenerationStats
 from zerodraft.lookup.trace import Trace
 
 if TYPE_CHECKING:
     from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.lookahead import Lookahead
-    from zerodraft.lookup.policy import DraftPolicy
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 _TIE_GUARDS = ("off", "report", "on")
 _MIN_PARAMETERS_TO_MEASURE = 20_000_000  # below, a forward's time is Python's and says little about its width
-_OWN_ARGUMENTS = ("prediction_ids", "namespace", "seeds", "remember")
 
 
 def attach(
@@ -47,10 +48,11 @@ def attach(
     """Make ``model.generate`` write the same text in fewer forwards; pipelines and agents need no change.
 
     ``generate`` then also takes ``prediction_ids`` (a predicted output, 1-D, or one per row), ``namespace`` (whose
-    remembered text may be drafted from), ``seeds`` (one per row) and ``remember`` (keep this text for later calls).
-    ``model.generate.stats`` are the calling thread's last call's statistics. Calls with ``assistant_model``,
-    ``prompt_lookup_num_tokens`` or ``custom_generate`` go to the model's own path, untouched. Attaching again replaces
-    the settings.
+    remembered text may be drafted from), ``seeds`` (one per row), ``remember`` (keep this text for later calls),
+    ``draft=False`` (draft nothing in this call) and ``max_draft_tokens`` (draft at most so many nodes per row and
+    forward, whatever they come from). ``model.generate.stats`` are the calling thread's last call's statistics. Calls
+    with ``assistant_model``, ``prompt_lookup_num_tokens`` or ``custom_generate`` go to the model's own path, untouched;
+    these arguments then do nothing, and a warning says so. Attaching again replaces the settings.
 
     Args:
         model: a decoder-only model; not changed but for its ``generate`` attribute.
@@ -70,6 +72,7 @@ def attach(
 
     Raises:
         Unsupported: (a ValueError) a model that cannot be decoded exactly, named by its class.
+        ValueError: an argument of another type, or what wraps a model (a pipeline, a PEFT or compiled model).
     """
     check_model(model)
     settings = _Settings(drafter, policy, tie_guard, compile, lookahead, trace)
@@ -114,10 +117,16 @@ def speculate(
         streamer: gets the prompt, every token, and the end.
         tokenizer, stop_strings: end the text where one of the strings is complete; they need each other.
         on_finish: called with the statistics when a call is done.
+
+    Raises:
+        ValueError: an argument of another type.
     """
     if (stop_strings is None) != (tokenizer is None):
         raise ValueError("stop_strings and tokenizer need each other: give both or neither")
-    criteria = [] if stop_strings is None else [StopStringCriteria(tokenizer, stop_strings)]
+    criteria = [] if stop_strings is None else [_stop_criterion(tokenizer, stop_strings)]
+    check_streamer(streamer)
+    if on_finish is not None and not callable(on_finish):
+        raise ValueError(f"on_finish must be callable, got {shown(on_finish)}")
     settings = _Settings(drafter, policy, tie_guard, compile, lookahead, trace)
     return Speculation(settings, streamer, criteria, on_finish)
 
@@ -134,19 +143,20 @@ class _Settings:
         lookahead: Lookahead | None = None,
         trace: bool = False,
     ) -> None:
-        if tie_guard not in _TIE_GUARDS:
-            raise ValueError(f"tie_guard must be one of {_TIE_GUARDS}, got {tie_guard!r}")
-        if compile not in COMPILE_OPTIONS:
-            raise ValueError(f"compile must be one of {COMPILE_OPTIONS}, got {compile!r}")
+        one_of("tie_guard", tie_guard, _TIE_GUARDS)
+        one_of("compile", compile, COMPILE_OPTIONS)
+        flag("trace", trace)
+        _check_drafter(drafter)
+        instance_of("policy", policy, DraftPolicy)
         if drafter is not None and policy is not None:
             raise ValueError("give a drafter or a policy, not both: Drafter(policy=...) takes the policy")
         if drafter is None:
             drafter = Drafter() if policy is None else Drafter(policy=policy)
         if isinstance(drafter, Beside) and lookahead is None:
             lookahead, drafter = drafter.lookahead, drafter.drafter
-        self.drafter, self._lookahead = drafter, lookahead
         if lookahead is not None:
             Beside(drafter, lookahead)  # refuses what is none, before the model is touched
+        self.drafter, self._lookahead = drafter, lookahead
         self.tie_guard, self.compile, self.trace = tie_guard, compile, trace
         self._lock = threading.Lock()
         self._is_priced = False
@@ -172,6 +182,21 @@ class _Settings:
                 from zerodraft.integrations.cost_measure import measured_curve
 
                 self.drafter = drafter.with_policy(dataclasses.replace(drafter.policy, cost=measured_curve(model)))
+
+
+def _check_drafter(drafter: Any) -> None:
+    if drafter is None or (callable(getattr(drafter, "begin", None)) and not isinstance(drafter, type)):
+        return
+    name = _PLACES.get(type(drafter).__name__)
+    hint = f": give it as {name}" if name else ""
+    raise ValueError(f"drafter must have begin(prompt_ids, prediction_ids, namespace), got {shown(drafter)}{hint}")
+
+
+_PLACES = {
+    "DraftPolicy": "policy=...",
+    "CostCurve": "policy=DraftPolicy(cost=...)",
+    "DraftMemory": "Drafter(memory=...)",
+}
 
 
 class Speculation:
@@ -206,6 +231,8 @@ class Speculation:
         namespace: Any = None,
         seeds: Any = None,
         remember: Any = False,
+        draft: Any = True,
+        max_draft_tokens: Any = None,
         inputs_tensor: Any = None,
         **model_kwargs: Any,
     ) -> Any:
@@ -213,13 +240,22 @@ class Speculation:
         model_kwargs["inputs_tensor"] = inputs_tensor
         settings = self._settings
         stats = self._local.stats = GenerationStats(trace=Trace() if settings.trace else None)
+        request = Request(
+            prediction_ids,
+            namespace,
+            seeds,
+            remember,
+            draft,
+            max_draft_tokens,
+            settings.tie_guard,
+            self._streamer,
+            settings.compile,
+        )
         check_model(model)
-        settings.price(model)
+        if request.max_nodes:
+            settings.price(model)
         if stats.trace is not None:
             stats.trace.curve = settings.curve
-        request = Request(
-            prediction_ids, namespace, seeds, remember, settings.tie_guard, self._streamer, settings.compile
-        )
         if self._criteria:
             stopping_criteria = StoppingCriteriaList([*stopping_criteria, *self._criteria])
         if self._streamer is not None and self._streams_prompt:
@@ -262,11 +298,17 @@ class _AttachedGenerate:
         del call[next(iter(self._signature.parameters))]
         first = [model] if self.inner is None else []
         original: Callable[..., Any] = functools.partial(self.inner or self._original, *first, *call.pop("args", ()))
-        if self._is_somebody_elses(model, call):
-            return original(**{name: value for name, value in call.items() if name not in _OWN_ARGUMENTS})
+        if isinstance(call.get("custom_generate"), Speculation):  # one of ours, explicitly: it takes what we take
+            return original(**call)
+        other = self._other_way(model, call)
+        own = {name: call.pop(name) for name in OWN_ARGUMENTS if name in call}
+        if other is not None:
+            if own:
+                warn_without_effect(", ".join(own), f"beside {other}: the call goes to the model's own path")
+            return original(**call)
+        Request(**own, streamer=call.get("streamer"))  # wrong arguments are said before generate does anything
         if call.get("synced_gpus"):
             raise refuse("synced_gpus=True", model, "processes would wait for each other's forwards")
-        own = {name: call.pop(name) for name in _OWN_ARGUMENTS if name in call}
         criteria = _take_stop_strings(model, call)
         run = Speculation(self._settings, call.get("streamer"), criteria, None, streams_prompt=False)
 
@@ -288,16 +330,17 @@ class _AttachedGenerate:
             self._local.stats = run.stats
 
     @staticmethod
-    def _is_somebody_elses(model: PreTrainedModel, call: dict[str, Any]) -> bool:
-        """True for calls that ask for another way of decoding by name."""
-        if call.get("custom_generate") is not None or call.get("assistant_model") is not None:
-            return True
+    def _other_way(model: PreTrainedModel, call: dict[str, Any]) -> str | None:
+        """The option by which a call asks for another way of decoding, None if it does not."""
+        for name in ("custom_generate", "assistant_model"):
+            if call.get(name) is not None:
+                return name
         given = call.get("generation_config")
         if getattr(given, "is_assistant", False):  # transformers' own loop drafts with this model
-            return True
+            return "is_assistant"
         names = ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
         asked = [vars(config) for config in (given, model.generation_config) if config is not None] + [call]
-        return any(bool(place.get(name)) for name in names for place in asked)
+        return next((name for name in names for place in asked if bool(place.get(name))), None)
 
 
 def _take_stop_strings(model: PreTrainedModel, call: dict[str, Any]) -> list[StopStringCriteria]:
@@ -313,9 +356,21 @@ def _take_stop_strings(model: PreTrainedModel, call: dict[str, Any]) -> list[Sto
         return []
     if tokenizer is None:
         raise ValueError(f"stop_strings={strings!r} need the tokenizer: generate(..., tokenizer=tokenizer)")
+    criterion = _stop_criterion(tokenizer, strings)
     if given is not None:
         call["generation_config"] = copy.deepcopy(given)
         call["generation_config"].stop_strings = None
     if call.get("stop_strings") is not None or model.generation_config.stop_strings:
         call["stop_strings"] = None
-    return [StopStringCriteria(tokenizer, strings)]
+    return [criterion]
+
+
+def _stop_criterion(tokenizer: Any, strings: Any) -> StopStringCriteria:
+    listed = [strings] if isinstance(strings, str) else strings
+    if not isinstance(listed, (list, tuple)) or not listed or not all(isinstance(s, str) and s for s in listed):
+        raise ValueError(
+            f"stop_strings must be a string or a list of strings, none of them empty, got {shown(strings)}"
+        )
+    if not callable(getattr(tokenizer, "get_vocab", None)):
+        raise ValueError(f"tokenizer must be a transformers tokenizer, got {shown(tokenizer)}")
+    return StopStringCriteria(tokenizer, list(listed))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -10,12 +11,21 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerationMixin
 
+from zerodraft.integrations.hf.families import device_of
+from zerodraft.integrations.hf.sieve import vocab_size_of
 from zerodraft.integrations.hf.states import Snapshot, may_crop, stop_recording
-from zerodraft.integrations.hf.support import refuse
 from zerodraft.integrations.hf.target import PositionLimits
 from zerodraft.lookup.draft import Draft
+from zerodraft.lookup.drafter import Drafter
 
 MAX_PENDING: Final = 16  # accepted tokens waiting to be read again; beyond, one step drafts nothing and reads them all
+
+
+def drafts_chains(drafter: Any) -> Any:
+    """The same drafter where it need not branch: a second branch would only be cut off again."""
+    if isinstance(drafter, Drafter) and drafter.policy.max_branches > 1:
+        return drafter.with_policy(dataclasses.replace(drafter.policy, max_branches=1))
+    return drafter
 
 
 class ChainTarget:
@@ -32,35 +42,29 @@ class ChainTarget:
     def __init__(
         self, model: PreTrainedModel, ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> None:
-        """``ids``: int64 (1, n) as generate hands them over; ``model_kwargs``: what it prepared beside, cache included."""
-        self._model, self._ids, self._config = model, ids, config
+        """``ids``: int64 (1, n) as generate hands them over; ``model_kwargs``: what it prepared, cache included."""
+        self.model, self._ids, self._config = model, ids, config
         self._kwargs = model_kwargs
         self._length = _num_covered(ids, config, model_kwargs)  # tokens in the cache
-        self._pending: list[int] = []  # written, but not in the cache any more
+        self._pending: list[int] = []  # written, but not in the cache any more: the next forward reads them again
         self._block: list[int] = []
         self._saved: Snapshot | None = None
         self._cache: Cache | None = None
         self._crops = False
         self._last: Any = None  # what the model gave back with its last forward
         self.num_replayed = 0  # positions of the last forward that had been computed before
-        text = model.config.get_text_config(decoder=True)
-        self.vocab_size: int = text.vocab_size
-        self._limits = PositionLimits(text)
+        self.vocab_size = vocab_size_of(model)
+        self._limits = PositionLimits(model.config.get_text_config(decoder=True))
         self._adds_one_by_one = (
             type(model)._update_model_kwargs_for_generation is not GenerationMixin._update_model_kwargs_for_generation
         )
-
-    @property
-    def num_pending(self) -> int:
-        """Positions that the next forward reads again."""
-        return len(self._pending)
 
     def load(self, cache: Cache) -> None:
         """Nothing to do: a cache of a former turn is gone on with where it stands."""
 
     def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]:
         """Let the model read the prompt as generate does, pictures included; returns the logits (1, V) after it."""
-        out = self._model._prefill(self._ids, self._config, self._kwargs, is_first_iteration=True)
+        out = self.model._prefill(self._ids, self._config, self._kwargs, is_first_iteration=True)
         self._last = _without_logits(out)
         self._kwargs = self._grown(self._kwargs, 1)
         self._take(self._kwargs.get("cache"))
@@ -69,7 +73,7 @@ class ChainTarget:
     def _take(self, cache: Any) -> None:
         """Go on in this cache: the one that was given, or one that the model made itself."""
         if not isinstance(cache, Cache):
-            raise refuse(f"a state of its own kind ({type(cache).__name__})", self._model, "it cannot be put back")
+            raise ValueError(f"its state is a {type(cache).__name__}, which cannot be put back")
         self._cache, self._crops = cache, may_crop(cache)
         if self._crops:
             cache.activate_past_recording()
@@ -136,12 +140,12 @@ class ChainTarget:
     def _forward(self, tokens: list[int], num_logits: int) -> torch.Tensor:
         """Read ``tokens`` behind what is in the cache; returns the last ``num_logits`` positions' logits."""
         kwargs = self._grown(self._kwargs, len(tokens) - 1)
-        if "logits_to_keep" in kwargs:
-            kwargs["logits_to_keep"] = num_logits
-        inputs = self._model.prepare_inputs_for_generation(
+        inputs = self.model.prepare_inputs_for_generation(
             self._with(tokens), next_sequence_length=len(tokens), **kwargs
         )
-        out = self._model(**inputs, return_dict=True)
+        if "logits_to_keep" in inputs:
+            inputs["logits_to_keep"] = num_logits
+        out = self.model(**inputs, return_dict=True)
         self._last = _without_logits(out)
         cache = out.get("cache", self._cache)
         if cache is not self._cache:  # a model that begins a new one where its positions change their meaning
@@ -152,13 +156,43 @@ class ChainTarget:
 
     def _grown(self, kwargs: dict[str, Any], count: int) -> dict[str, Any]:
         """Mask, positions and types for ``count`` more tokens, by the model's own rule."""
-        kwargs, is_encoder_decoder = dict(kwargs), bool(self._model.config.is_encoder_decoder)
+        kwargs, is_encoder_decoder = dict(kwargs), bool(self.model.config.is_encoder_decoder)
         steps = [1] * count if self._adds_one_by_one else [count] * (count > 0)
         for step in steps:
-            kwargs = self._model._update_model_kwargs_for_generation(
+            kwargs = self.model._update_model_kwargs_for_generation(
                 self._last, kwargs, is_encoder_decoder=is_encoder_decoder, num_new_tokens=step
             )
         return kwargs
+
+
+def behind_prompt(model: PreTrainedModel, ids: list[int], run: Callable[[ChainTarget], None]) -> None:
+    """Call ``run`` with a target that has read this prompt, everything prepared by ``generate`` itself.
+
+    For trials and measurements: encoder, cache, mask and positions are what a real call would have.
+    """
+
+    def start(model: Any, input_ids: Any, generation_config: Any, **model_kwargs: Any) -> Any:
+        for name in ("logits_processor", "stopping_criteria"):
+            model_kwargs.pop(name)
+        target = ChainTarget(model, input_ids, generation_config, model_kwargs)
+        target.prefill([])
+        run(target)
+        return input_ids
+
+    prompt, defaults = torch.tensor([ids], device=device_of(model)), model.generation_config
+    first = next((i for i in (defaults.decoder_start_token_id, defaults.bos_token_id) if i is not None), ids[0])
+    type(model).generate(
+        model,
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=64,
+        num_beams=1,
+        do_sample=False,
+        stop_strings=None,
+        pad_token_id=ids[0],
+        decoder_start_token_id=first,
+        custom_generate=start,
+    )
 
 
 def _num_covered(ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> int:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
+from zerodraft.integrations.hf.chains import ChainTarget, drafts_chains
+from zerodraft.integrations.hf.families import Way
 from zerodraft.integrations.hf.fused import walk_together
 from zerodraft.integrations.hf.prompts import Prompts
+from zerodraft.integrations.hf.request import Request, warn_without_effect
 from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
-from zerodraft.integrations.hf.support import check_cache, check_model, check_options, refuse
-from zerodraft.integrations.hf.target import Seq2SeqTarget, Target
+from zerodraft.integrations.hf.sieve import Sieve, never_said
+from zerodraft.integrations.hf.states import may_crop
+from zerodraft.integrations.hf.support import check_cache, check_mode, check_options, refuse, way_of_call
+from zerodraft.integrations.hf.target import Target, Verifier
 from zerodraft.kernels.verify import Walk, walk
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.stats import GenerationStats
-
-MAX_DRAFT_NODES = 512  # the loop's own ceiling; what is worth drafting below it is the policy's business
 
 
 class Session(Protocol):
@@ -45,17 +46,20 @@ class SessionMaker(Protocol):
     def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> Session: ...
 
 
-@dataclass(frozen=True)
-class Request:
-    """What one generate call asked of zerodraft, beside what it asked of ``generate``."""
+class _Silent:
+    """Drafter and session of a call that drafts nothing and keeps nothing."""
 
-    prediction_ids: Any = None
-    namespace: Any = None
-    seeds: Sequence[int] | None = None
-    remember: Any = False
-    tie_guard: str = "off"
-    streamer: Any = None
-    compile: str = "off"
+    def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> _Silent:
+        return self
+
+    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
+        return Draft.empty()
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        pass
+
+    def finish(self, remember: Any = False) -> None:
+        pass
 
 
 def decode(
@@ -75,24 +79,31 @@ def decode(
     """
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
-    _check(model, config, given_cache, input_ids.shape[0], logits_processor, request)
-    _check_remember(drafter, request.remember)
     source_ids = model_kwargs.pop("inputs_tensor", None)
-    if model.config.is_encoder_decoder:
-        prompts = Prompts.read_decoder(model, input_ids, source_ids, given_cache)
+    way = _check(model, config, given_cache, input_ids, logits_processor, request, model_kwargs)
+    _check_own(drafter, config, request)
+    if way == "chains":
+        prompts = Prompts.read_chain(model, input_ids, model_kwargs, source_ids, given_cache)
     else:
         prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
-    rows = _make_rows(prompts, logits_processor, stopping_criteria, config, request, guard)
-    target = _make_target(model, len(rows), given_cache, model_kwargs, request.compile)
+    rows = _make_rows(model, prompts, logits_processor, stopping_criteria, config, request, guard)
+    target: Verifier
+    if way == "chains":
+        target = ChainTarget(model, input_ids, config, {**model_kwargs, "cache": given_cache})
+        drafter = drafts_chains(drafter)
+    else:
+        target = Target(model, len(rows), request.compile)
     _check_positions(model, target, prompts, config)
-    loop = _Loop(target, rows, stats, drafter, prompts, request)
+    sieve = Sieve(target.vocab_size, never_said(model, config), only_chains=target.only_chains)
+    loop = _Loop(target, rows, stats, drafter, prompts, request, sieve)
     is_finished = False
     try:
         loop.prefill(given_cache, config.prefill_chunk_size)
         with model._optimize_model_for_decode():
             while loop.running:
                 loop.step()
+        stats.finish_reasons = [row.finish_reason for row in rows if row.finish_reason is not None]
         is_finished = True
     finally:
         loop.finish(request.remember if is_finished else False)
@@ -104,33 +115,22 @@ def decode(
     return _package(model, rows, prompts, config, cache)
 
 
-def _make_target(
-    model: PreTrainedModel, num_rows: int, cache: Any, model_kwargs: dict[str, Any], compile: str
-) -> Target:
-    if not model.config.is_encoder_decoder:
-        return Target(model, num_rows, compile)
-    names = ("encoder_outputs", "attention_mask")
-    inputs = {name: model_kwargs.pop(name) for name in names if model_kwargs.get(name) is not None}
-    for name in ("logits_to_keep", "use_cache"):
-        model_kwargs.pop(name, None)
-    unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
-    if unknown:
-        raise refuse(f"the model arguments {unknown}", model, f"beside the decoder's ids only {names} are handled")
-    return Seq2SeqTarget(model, inputs, cache.cross_attention_cache)
-
-
 def _check(
     model: PreTrainedModel,
     config: GenerationConfig,
     cache: Any,
-    num_rows: int,
+    input_ids: torch.Tensor,
     processors: LogitsProcessorList,
     request: Request,
-) -> None:
-    check_model(model)
+    model_kwargs: dict[str, Any],
+) -> Way:
+    """Refuse what cannot be done, and say which way this call goes."""
+    num_rows = input_ids.shape[0]
+    check_mode(model)
+    way = way_of_call(model, input_ids, config, model_kwargs)
     check_options(model, config)
     if cache is not None:
-        check_cache(model, cache)
+        check_cache(model, cache, num_rows, way)
     if num_rows > 1 and request.streamer is not None:
         raise refuse("a streamer and a batch", model, f"rows advance by themselves, streamers read one; got {num_rows}")
     if request.tie_guard == "on":
@@ -138,17 +138,27 @@ def _check(
             known = type(processor).__module__ == "transformers.generation.logits_process"
             if not known or any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
                 raise refuse(f"tie_guard='on' and {type(processor).__name__}", model, "it may count its calls")
+        if way == "chains" and (cache is None or not may_crop(cache)):
+            raise refuse(
+                "tie_guard='on'", model, "after a rejected draft no forward is narrow: its state is read again"
+            )
+    return way
 
 
-def _check_remember(drafter: SessionMaker, remember: Any) -> None:
-    """What could not be remembered is said before the text is written, not after."""
-    if remember not in (True, False, "output", "both"):
-        raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
-    if remember and getattr(drafter, "memory", drafter) is None:
+def _check_own(drafter: SessionMaker, config: GenerationConfig, request: Request) -> None:
+    """What could not be remembered, and what would do nothing, is said before the text is written, not after."""
+    has_memory = getattr(drafter, "memory", drafter) is not None
+    if request.remember and not has_memory:
         raise ValueError("remember needs a drafter with a memory: Drafter(memory=DraftMemory(...)), got one without")
+    if request.seeds is not None and not config.do_sample:
+        warn_without_effect("seeds", "without do_sample=True")
+    if request.namespace is not None and not has_memory and getattr(drafter, "recycle", False) != "shared":
+        warn_without_effect("namespace", 'on a drafter without a memory or recycle="shared"')
+    if request.prediction_ids is not None and not request.max_nodes:
+        warn_without_effect("prediction_ids", "where nothing is drafted")
 
 
-def _check_positions(model: PreTrainedModel, target: Target, prompts: Prompts, config: GenerationConfig) -> None:
+def _check_positions(model: PreTrainedModel, target: Verifier, prompts: Prompts, config: GenerationConfig) -> None:
     """The scale of a row's positions must not depend on the rows beside it."""
     lengths = prompts.is_text.sum(1).tolist()
     border = target.border_between(lengths, max(lengths) + config.max_length - prompts.ids.shape[1])
@@ -158,6 +168,7 @@ def _check_positions(model: PreTrainedModel, target: Target, prompts: Prompts, c
 
 
 def _make_rows(
+    model: PreTrainedModel,
     prompts: Prompts,
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,
@@ -167,8 +178,10 @@ def _make_rows(
 ) -> list[Row]:
     num_rows = len(prompts)
     generators = _generators(num_rows, request.seeds, bool(config.do_sample), prompts.ids.device)
-    eos = config._eos_token_tensor
     wants = bool(config.return_dict_in_generate)
+    # Without max_new_tokens generate goes no further than the model's context: then that, not a wish, is the limit.
+    context = getattr(model.config, "max_position_embeddings", None)
+    is_context = config.max_new_tokens is None and config.max_length == context
     return [
         Row(
             prompts.ids[index],
@@ -176,7 +189,7 @@ def _make_rows(
             criteria=criteria if num_rows == 1 else copy.deepcopy(criteria),
             do_sample=bool(config.do_sample),
             max_length=config.max_length,
-            eos_ids=frozenset() if eos is None else frozenset(eos.reshape(-1).tolist()),
+            is_context=is_context,
             generator=generators[index],
             streamer=request.streamer,
             keep_scores=wants and bool(config.output_scores),
@@ -208,26 +221,32 @@ class _Loop:
 
     def __init__(
         self,
-        target: Target,
+        target: Verifier,
         rows: list[Row],
         stats: GenerationStats,
         drafter: SessionMaker,
         prompts: Prompts,
         request: Request,
+        sieve: Sieve,
     ) -> None:
         self._target, self._stats = target, stats
+        self._request, self._sieve = request, sieve
         self._prompts, self._drafter = prompts, drafter
         self.running = list(rows)
         self._numbers = list(range(len(rows)))  # of the running rows, as the caller counts them
         self._step_started = 0.0
         self._sessions: list[Session] = []
         self._open: list[Session] = []
+        if not request.max_nodes and not request.remember:
+            drafter = self._drafter = _Silent()
         started = time.perf_counter()
         try:
             for index in range(len(rows)):
-                session = drafter.begin(
-                    prompts.text_ids(index), prompts.prediction_ids(index, request.prediction_ids), request.namespace
-                )
+                predicted = prompts.prediction_ids(index, request.prediction_ids)
+                if predicted is not None:
+                    predicted = sieve.known(predicted, "prediction_ids")
+                text = sieve.known(prompts.text_ids(index), "prompt token ids")
+                session = drafter.begin(text, predicted, request.namespace)
                 self._sessions.append(session)
                 self._open.append(session)
         except BaseException:
@@ -238,7 +257,7 @@ class _Loop:
     def prefill(self, cache: Any, chunk_size: int | None) -> None:
         """Read the prompts and emit every row's first token."""
         started = self._step_started = time.perf_counter()
-        if cache is not None and cache.get_seq_length() > 0:
+        if cache is not None:
             self._target.load(cache)
         logits = self._target.prefill(self._prompts.unread(), chunk_size=chunk_size)
         self._stats.prefill_seconds += time.perf_counter() - started
@@ -256,16 +275,15 @@ class _Loop:
         logits = self._target.check([row.last_id for row in self.running], drafts)
         self._stats.forward_seconds += time.perf_counter() - started
         self._stats.num_decode_forwards += 1
-        self._stats.num_positions += sum(len(row) for row in logits)
+        self._stats.num_positions += sum(len(row) for row in logits) + self._target.num_replayed
+        self._stats.num_replayed_positions += self._target.num_replayed
         started = time.perf_counter()
         walks: Sequence[Walk | None] = walk_together(self.running, drafts, logits) or [None] * len(drafts)
         outcomes = [
             self._walk(index, draft, logits[index], done) for index, (draft, done) in enumerate(zip(drafts, walks))
         ]
         # The last emitted token is not in the cache yet: it is the next forward's root.
-        self._target.cache.keep_all(
-            [[0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)] for outcome in outcomes]
-        )
+        self._target.keep([[0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)] for outcome in outcomes])
         self._stats.verify_seconds += time.perf_counter() - started
         self._settle(outcomes, drafts, is_prefill=False)
 
@@ -274,18 +292,19 @@ class _Loop:
         started = time.perf_counter()
         drafts = [Draft.empty()] * len(self.running)
         depths = {}
+        most = self._request.max_nodes
         for index, row in enumerate(self.running):
-            depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), MAX_DRAFT_NODES)
+            depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), most)
             if depth > 0 and not row.is_guarded:
                 depths[index] = depth
         sessions = [self._sessions[index] for index in depths]
         together = getattr(self._drafter, "propose_batch", None) if len(self.running) > 1 else None
         if together is not None:
-            proposed = together(sessions, MAX_DRAFT_NODES, list(depths.values()))
+            proposed = together(sessions, most, list(depths.values()))
         else:
-            proposed = [session.propose(MAX_DRAFT_NODES, depths[i]) for i, session in zip(depths, sessions)]
+            proposed = [session.propose(most, depths[i]) for i, session in zip(depths, sessions)]
         for (index, depth), draft in zip(depths.items(), proposed):
-            drafts[index] = _checked(draft, depth, self._target)
+            drafts[index] = self._sieve.fit(draft, most, depth)
         self._stats.draft_seconds += time.perf_counter() - started
         return drafts
 
@@ -295,8 +314,8 @@ class _Loop:
         ``done`` is the walk itself where all rows were walked together.
         """
         row = self.running[index]
-        is_wide = len(draft) > 0
-        num_topk = getattr(self._sessions[index], "num_topk", 0)
+        is_wide = len(draft) > 0 or self._target.num_replayed > 0
+        num_topk = getattr(self._sessions[index], "num_topk", 0) if self._request.max_nodes else 0
         topk = (
             torch.topk(logits[: 1 + len(draft)], num_topk).indices.to("cpu", torch.int32).numpy() if num_topk else None
         )
@@ -320,45 +339,31 @@ class _Loop:
             self._stats.record(draft, outcome, is_prefill=is_prefill, row=number, seconds=ended - self._step_started)
         alive = [index for index, row in enumerate(self.running) if not row.is_done]
         if 0 < len(alive) < len(self.running):
-            self._target.cache.select_rows(alive)
+            self._target.select_rows(alive)
         self.running = [self.running[index] for index in alive]
         self._sessions = [self._sessions[index] for index in alive]
         self._numbers = [self._numbers[index] for index in alive]
 
     def finish(self, remember: Any) -> None:
         """Close every session; ``remember`` as the caller of generate asked."""
+        stats = self._stats
+        stats.num_foreign_tokens, stats.num_pruned_tokens = (
+            self._sieve.num_foreign_tokens,
+            self._sieve.num_pruned_tokens,
+        )
+        reasons = [self._request.off_reason, *(getattr(session, "stand_down_reason", None) for session in self._open)]
+        if not stats.has_paid:
+            stats.stand_down_reason = next((reason for reason in reasons if reason is not None), None)
         while self._open:
-            session = self._open.pop(0)
-            self._stats.stand_down_reason = self._stats.stand_down_reason or getattr(session, "stand_down_reason", None)
-            session.finish(remember=remember)
+            self._open.pop(0).finish(remember=remember)
 
 
-def _checked(draft: Draft, max_depth: int, target: Target) -> Draft:
-    """Refuse ids the model does not have; leave out nodes the row cannot use, whatever the drafter sent."""
-    if not len(draft):
-        return draft
-    vocab_size = target.vocab_size
-    if int(draft.token_ids.max()) >= vocab_size or int(draft.token_ids.min()) < 0:
-        raise ValueError(f"drafted token ids must be in [0, {vocab_size - 1}], got {draft.token_ids.tolist()}")
-    fits_as_it_is = len(draft) <= min(max_depth, MAX_DRAFT_NODES)
-    if fits_as_it_is and (draft.is_chain or not target.only_chains):
-        return draft
-    depths = np.zeros(len(draft), np.int64)
-    for node, parent in enumerate(draft.parents.tolist()):
-        depths[node] = 1 if parent < 0 else depths[parent] + 1
-    fits = depths <= max_depth
-    fits[MAX_DRAFT_NODES:] = False
-    if target.only_chains:
-        fits &= np.logical_and.accumulate(draft.parents == np.arange(len(draft)) - 1) & draft.verify
-    return draft.only(fits)
-
-
-def _hand_back(target: Target, given: Any, config: GenerationConfig, num_rows: int) -> Any:
+def _hand_back(target: Verifier, given: Any, config: GenerationConfig, num_rows: int) -> Any:
     """Fill the cache that generate prepared, or that the user handed in, where somebody will look at it."""
     if given is None or num_rows > 1:
         return None
     if config.return_dict_in_generate or getattr(given, "_is_user_defined", False):
-        target.store(given)
+        return target.store(given)
     return given
 
 

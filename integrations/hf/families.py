@@ -56,14 +56,12 @@ def has_foreign_parts(model: PreTrainedModel) -> bool:
     """
     if getattr(model, "is_quantized", False):
         return True
-    for module in model.modules():
-        home = type(module).__module__
-        known = home.startswith(("torch.nn.modules.", "transformers."))
-        if module is not model and not known:
+    if hasattr(model, "_hf_hook"):
+        return True
+    for module in _parts(model):
+        if not type(module).__module__.startswith(("torch.nn.modules.", "transformers.")):
             return True
-        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"):
-            return True
-        if hasattr(module, "parametrizations"):
+        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"):
             return True
     tensors = list(model.parameters())
     return any(type(p.data) is not torch.Tensor for p in tensors) or len({p.dtype for p in tensors}) > 1
@@ -72,9 +70,14 @@ def has_foreign_parts(model: PreTrainedModel) -> bool:
 def fingerprint(model: PreTrainedModel) -> int:
     """What a trial's result depends on beside the weights: kinds of modules, dtypes, devices, attention, hooks."""
     text = model.config.get_text_config(decoder=True)
-    parts = tuple((type(module), len(module._forward_hooks), len(vars(module))) for module in model.modules())
+    parts = tuple((type(module), len(module._forward_hooks), len(vars(module))) for module in _parts(model))
     tensors = tuple((type(p.data), p.dtype, p.device) for p in model.parameters())
     return hash((parts, tensors, getattr(text, "_attn_implementation", None)))
+
+
+def _parts(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """All modules but the model itself, on which people hang hooks of their own that change nothing."""
+    return [module for module in model.modules() if module is not model]
 
 
 def is_offloaded(model: PreTrainedModel) -> bool:
@@ -98,9 +101,18 @@ def placeholder_ids(model: PreTrainedModel) -> frozenset[int]:
     return frozenset(value for value in found if value >= 0)
 
 
-def is_empty(value: Any) -> bool:
-    """Whether a model argument says nothing: None, or an empty container as generate itself hands along."""
-    return value is None or (isinstance(value, Mapping | list | tuple) and not len(value))
+def foreign_arguments(model_kwargs: Mapping[str, Any]) -> list[str]:
+    """Names of the model arguments beside ids, embeddings, mask and positions that say anything.
+
+    Types of tokens that are all 0 say "text" and nothing else.
+    """
+    known = ("attention_mask", "inputs_embeds", "position_ids", "logits_to_keep", "use_cache", "cache")
+    types = ("token_type_ids", "mm_token_type_ids")
+    return sorted(
+        name
+        for name, value in model_kwargs.items()
+        if name not in known and not _is_empty(value) and not (name in types and not bool(value.any()))
+    )
 
 
 def _layer_types(text: Any) -> set[str]:
@@ -113,3 +125,8 @@ def _takes_positions(model: PreTrainedModel) -> bool:
 
 def _has_alibi(text: Any) -> bool:
     return bool(getattr(text, "alibi", False))
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a model argument says nothing: None, or an empty container as generate itself hands along."""
+    return value is None or (isinstance(value, Mapping | list | tuple) and not len(value))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from zerodraft.integrations.hf.families import is_empty
+from zerodraft.integrations.hf.families import foreign_arguments
+from zerodraft.integrations.hf.request import Predictions
 from zerodraft.integrations.hf.support import refuse
-from zerodraft.lookup.draft import IntArray, as_token_ids
+from zerodraft.lookup.draft import IntArray
 
 
 @dataclass(frozen=True)
@@ -108,54 +108,27 @@ class Prompts:
         read = self.ids if self.embeddings is None else self.embeddings
         return [row[shown][self.num_cached :] for row, shown in zip(read, self.is_text)]
 
-    def text_ids(self, row: int) -> IntArray:
-        """The row's prompt without padding, as the drafter reads it; what an encoder has read comes first."""
+    def text_ids(self, row: int) -> torch.Tensor:
+        """The row's prompt (n,) without padding, as the drafter reads it; what an encoder has read comes first."""
         ids = self.ids[row]
         if ids.shape == self.is_text[row].shape:
             ids = ids[self.is_text[row]]
         if self.source_ids is not None:
             ids = torch.cat([self.source_ids[row].to(ids.device), ids])
-        return as_token_ids(ids.cpu().numpy(), "prompt token ids")
+        return ids
 
-    def prediction_ids(self, row: int, given: Any) -> IntArray | None:
+    def prediction_ids(self, row: int, given: Predictions) -> IntArray | None:
         """The predicted output of this row: ``given`` is None, one for all rows, or one (or None) per row.
 
         A call with ``num_return_sequences`` may give one per prompt; each then serves all its rows.
         """
-        if given is None:
-            return None
-        if not _is_per_row(given):
-            return as_token_ids(_as_numpy(given), "prediction_ids")
-        if len(self) % len(given):
+        if not isinstance(given, list):
+            return given
+        if not given or len(self) % len(given):
             raise ValueError(
                 f"prediction_ids must be one for all or one per row: expected {len(self)}, got {len(given)}"
             )
-        own = given[row // (len(self) // len(given))]
-        return None if own is None else as_token_ids(_as_numpy(own), "prediction_ids")
-
-
-def foreign_arguments(model_kwargs: Mapping[str, Any]) -> list[str]:
-    """Names of the model arguments beside ids, embeddings, mask and positions that say anything.
-
-    Types of tokens that are all 0 say "text" and nothing else.
-    """
-    known = ("attention_mask", "inputs_embeds", "position_ids", "logits_to_keep", "use_cache", "cache")
-    types = ("token_type_ids", "mm_token_type_ids")
-    return sorted(
-        name
-        for name, value in model_kwargs.items()
-        if name not in known and not is_empty(value) and not (name in types and not bool(value.any()))
-    )
-
-
-def _as_numpy(ids: Any) -> Any:
-    return ids.detach().cpu().numpy() if isinstance(ids, torch.Tensor) else ids
-
-
-def _is_per_row(given: Any) -> bool:
-    if hasattr(given, "ndim"):
-        return int(given.ndim) > 1
-    return len(given) > 0 and (given[0] is None or isinstance(given[0], Sequence) or hasattr(given[0], "__len__"))
+        return given[row // (len(self) // len(given))]
 
 
 def _check_positions(model: PreTrainedModel, positions: torch.Tensor, is_text: torch.Tensor, past: int) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +21,10 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
 
 from zerodraft.kernels.verify import Walk, pick
-from zerodraft.lookup.draft import Draft
+from zerodraft.lookup.draft import Draft, StopReason
 
 # Processors that look at the scores alone, each position by itself.
 _STATELESS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
@@ -41,33 +44,38 @@ class Row:
         criteria: StoppingCriteriaList,
         do_sample: bool,
         max_length: int,
-        eos_ids: frozenset[int],
+        is_context: bool = False,
         generator: torch.Generator | None = None,
         streamer: Any = None,
         keep_scores: bool = False,
         keep_logits: bool = False,
         guard: TieGuard | None = None,
     ) -> None:
-        """``prompt``: token ids int64 (n,), left padding included."""
+        """``prompt``: token ids int64 (n,), left padding included. ``is_context``: max_length is the model's own."""
         self.length = len(prompt)
         self._ids = prompt.new_zeros(1, max(64, self.length + min(max_length - self.length, 4096)))
         self._ids[0, : self.length] = prompt
         self._processors, self._criteria = processors, criteria
         self._limits = _Limits.of(criteria)
         self.do_sample, self._generator = do_sample, generator
-        self._max_length, self._eos_ids = max_length, eos_ids
+        self._max_length, self._is_context = max_length, is_context
         self._streamer = streamer
         self.scores: tuple[torch.Tensor, ...] | None = () if keep_scores else None
         self.logits: tuple[torch.Tensor, ...] | None = () if keep_logits else None
         self._guard = guard
         self.last_id = 0
-        self.is_done = False
+        self.finish_reason: str | None = None  # "eos", "stop", "criterion", "length" or "context" once it has ended
         self.is_guarded = False  # the tie guard wants the next token from a forward over one position
 
     @property
     def ids(self) -> torch.Tensor:
         """Token ids so far, (1, length); a view."""
         return self._ids[:, : self.length]
+
+    @property
+    def is_done(self) -> bool:
+        """True once the row has ended."""
+        return self.finish_reason is not None
 
     @property
     def num_wanted(self) -> int:
@@ -96,16 +104,10 @@ class Row:
             self.logits += (raw,)
         token = pick(scores, do_sample=self.do_sample, generator=self._generator)
         self._append(token)
-        if self._limits is not None:
-            is_stopped = self.length >= self._limits.max_length or self.last_id in self._limits.eos_ids
-        else:
-            is_stopped = bool(self._criteria(self.ids, self.scores))
+        self.finish_reason = self._ask()
         if self._streamer is not None:
             self._streamer.put(token.cpu())
-        if not is_stopped:
-            return self.last_id, None
-        self.is_done = True
-        return self.last_id, self._reason()
+        return self.last_id, self._stop
 
     @property
     def is_stateless(self) -> bool:
@@ -143,9 +145,9 @@ class Row:
         if self._streamer is not None:
             for token in torch.tensor(new_ids)[:, None]:
                 self._streamer.put(token)
-        self.is_done = self.length >= self._limits.max_length or new_ids[-1] in self._limits.eos_ids
-        if self.is_done:
-            return Walk(path[: last + 1], new_ids, self._reason())
+        self.finish_reason = self._ask()
+        if self._stop is not None:
+            return Walk(path[: last + 1], new_ids, self._stop)
         node = path[-1] if path else -1
         is_inner = bool(np.any((draft.parents == node) & draft.verify))
         return Walk(path, new_ids, "rejected" if is_inner else "full")
@@ -164,10 +166,39 @@ class Row:
         self.length += 1
         self.last_id = int(token)
 
-    def _reason(self) -> str:
-        if self.last_id in self._eos_ids:
-            return "eos"
-        return "length" if self.length >= self._max_length else "stop"
+    def _ask(self) -> str | None:
+        """Why the row ends here, None if it goes on; every criterion is asked once, in order, as in plain decoding."""
+        if self._limits is not None:
+            reason = self._limits.met(self.length, self.last_id)
+        else:
+            criteria = self._criteria if type(self._criteria) is StoppingCriteriaList else [self._criteria]
+            met = [criterion(self.ids, self.scores) for criterion in criteria]
+            if not functools.reduce(operator.or_, met, False):
+                return None
+            reason = _first_reason(criterion for criterion, is_met in zip(criteria, met) if is_met)
+        is_context = reason == "length" and self._is_context and self.length >= self._max_length
+        return "context" if is_context else reason
+
+    @property
+    def _stop(self) -> StopReason | None:
+        """The reason as an ``Outcome`` says it, None if the row goes on."""
+        return None if self.finish_reason is None else _STOPS[self.finish_reason]
+
+
+_STOPS: dict[str, StopReason] = {
+    "eos": "eos",
+    "stop": "stop",
+    "criterion": "stop",
+    "length": "length",
+    "context": "length",
+}
+
+
+def _first_reason(met: Iterable[Any]) -> str:
+    """The reason to name where several criteria are met: the text's own before a limit."""
+    kinds = {"eos": EosTokenCriteria, "stop": StopStringCriteria, "length": MaxLengthCriteria}
+    reasons = {next((r for r, kind in kinds.items() if isinstance(one, kind)), "criterion") for one in met}
+    return next(reason for reason in _STOPS if reason in reasons)
 
 
 @dataclass(frozen=True)
@@ -176,6 +207,12 @@ class _Limits:
 
     max_length: float
     eos_ids: frozenset[int]
+
+    def met(self, length: int, last_id: int) -> str | None:
+        """Which of them ends a text of this length and last token, None: neither."""
+        if last_id in self.eos_ids:
+            return "eos"
+        return "length" if length >= self.max_length else None
 
     @classmethod
     def of(cls, criteria: StoppingCriteriaList) -> _Limits | None:

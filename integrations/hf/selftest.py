@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from zerodraft.integrations.hf.chains import ChainTarget
-from zerodraft.integrations.hf.families import device_of, placeholder_ids
-from zerodraft.integrations.hf.target import Target
+from zerodraft.integrations.hf.chains import ChainTarget, behind_prompt
+from zerodraft.integrations.hf.families import placeholder_ids
+from zerodraft.integrations.hf.target import PositionLimits, Target
 from zerodraft.lookup.draft import Draft
 
 _TREE_PARENTS = (-1, -1, 0, 0, 2, 1)
 _CHAIN = 6  # tokens of each wide step of the trial of chains
 _KEPT = 2  # of the first of these
 _LONGEST = 516
+_ROOM = 16  # positions that a trial reads behind its prompt
 
 
 @torch.no_grad()
@@ -67,37 +68,23 @@ def _checked(model: PreTrainedModel, ids: list[int], steps: Sequence[tuple[list[
     """Logits (positions, V) of steps in the model's own cache: each a root and its draft, and how many of them stay."""
     found: list[torch.Tensor] = []
 
-    def run(model: Any, input_ids: Any, generation_config: Any, **model_kwargs: Any) -> Any:
-        for name in ("logits_processor", "stopping_criteria"):
-            model_kwargs.pop(name, None)
-        target = ChainTarget(model, input_ids, generation_config, model_kwargs)
-        target.prefill([])
+    def run(target: ChainTarget) -> None:
         for tokens, num_kept in steps:
             found.extend(target.check([tokens[0]], [Draft.chain(tokens[1:])]))
             target.keep([range(num_kept)])
-        return input_ids
 
-    prompt = torch.tensor([ids], device=device_of(model))
-    defaults = model.generation_config
-    start = next((i for i in (defaults.decoder_start_token_id, defaults.bos_token_id) if i is not None), ids[0])
-    config = GenerationConfig(
-        max_new_tokens=64, num_beams=1, do_sample=False, pad_token_id=ids[0], decoder_start_token_id=start
-    )
-    type(model).generate(
-        model,
-        prompt,
-        generation_config=config,
-        attention_mask=torch.ones_like(prompt),
-        stop_strings=None,
-        custom_generate=run,
-    )
+    behind_prompt(model, ids, run)
     return torch.cat(found).float()
 
 
 def _prompt_length(config: Any) -> int:
-    """Longer than a small sliding window, as far as the model's positions allow."""
+    """Longer than a small sliding window; the trial crosses no position at which the model's rotations change."""
     window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None) or 12
-    return min(int(window) + 4, _LONGEST, (getattr(config, "max_position_embeddings", None) or _LONGEST) - 16)
+    length = min(int(window) + 4, _LONGEST)
+    for border in PositionLimits(config).borders:
+        if length <= border < length + _ROOM:
+            length = border - _ROOM if border > 2 * _ROOM else border + 1
+    return length
 
 
 def _text(model: PreTrainedModel, length: int, factor: int) -> list[int]:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    Cache,
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+)
 from transformers.generation.configuration_utils import GenerationMode
 
-from zerodraft.integrations.hf.families import Way, fingerprint, is_tested, why_own_cache
+from zerodraft.integrations.hf.families import (
+    TESTED,
+    Way,
+    fingerprint,
+    foreign_arguments,
+    is_tested,
+    why_own_cache,
+)
+from zerodraft.integrations.hf.target import PositionLimits
+from zerodraft.lookup.checks import shown
 
 _CACHE_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
 
@@ -27,14 +46,63 @@ def refuse(option: str, model: object, reason: str) -> Unsupported:
 def check_model(model: PreTrainedModel) -> Way:
     """Which way the model is decoded; Unsupported, by its class, where neither would be exact.
 
-    A model that the tests do not vouch for is tried out once: some short forwards, the first time only.
+    What is no model is a ValueError. A model that the tests do not vouch for is tried out once, by some short forwards.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"model must be a transformers PreTrainedModel, got {shown(model)}{_inside(model)}")
+    if model.config.get_text_config(decoder=True)._attn_implementation == "flex_attention":
+        raise refuse("attn_implementation='flex_attention'", model, "its masks are compiled for one width")
     what = why_own_cache(model)
     if what is None and (is_tested(model) or what_is_off(model, "trees") is None):
         return "trees"
     reason = what_is_off(model, "chains")
     if reason is not None:
         raise refuse(what or f"model type {model.config.model_type!r}", model, reason)
+    return "chains"
+
+
+def _inside(wrapper: object) -> str:
+    """What to attach instead, where a model is inside of what was given."""
+    get_base = getattr(wrapper, "get_base_model", None)
+    places = {".get_base_model()": get_base() if callable(get_base) and not isinstance(wrapper, type) else None}
+    places |= {f".{name}": getattr(wrapper, name, None) for name in ("_orig_mod", "module", "model")}
+    found = next((place for place, inner in places.items() if isinstance(inner, PreTrainedModel)), None)
+    return "" if found is None else f": it wraps a model, give that one first: attach(model{found})"
+
+
+def check_mode(model: PreTrainedModel) -> None:
+    """Raise Unsupported for a model in training mode: its dropout makes every forward another one."""
+    dropout = torch.nn.modules.dropout._DropoutNd
+    names = (name for name, part in model.named_modules() if part.training and isinstance(part, dropout) and part.p > 0)
+    found = "training mode" if model.training else next((f"{name} in training mode" for name in names), None)
+    if found is not None:
+        raise refuse(found, model, "its dropout would differ from forward to forward: call model.eval() first")
+
+
+def way_of_call(
+    model: PreTrainedModel, input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
+) -> Way:
+    """Which way this call goes: a model that drafts trees leaves some calls at batch 1 to its own cache.
+
+    Those are calls with pictures or other arguments of the model's own, and texts that reach the length at which the
+    model computes its cache anew.
+    """
+    way = check_model(model)
+    if way == "chains" or input_ids.shape[0] > 1:
+        return way
+    what = foreign_arguments(model_kwargs)
+    option = f"the model arguments {what}" if what else None
+    if option is None:
+        embeddings = model_kwargs.get("inputs_embeds")
+        length = (input_ids if embeddings is None else embeddings).shape[1]
+        limits = PositionLimits(model.config.get_text_config(decoder=True))
+        border = limits.recomputed_between(length, length + (config.max_length or 0) - input_ids.shape[1])
+        option = None if border is None else f"a text that reaches position {border}"
+    if option is None:
+        return way
+    reason = what_is_off(model, "chains")
+    if reason is not None:
+        raise refuse(option, model, reason)
     return "chains"
 
 
@@ -51,7 +119,7 @@ def what_is_off(model: PreTrainedModel, way: Way) -> str | None:
             is_fine = error < min(256 * torch.finfo(model.dtype).eps, 0.1)
             verdicts[key] = None if is_fine else f"a trial step was off by {error:.1e} of its scale"
         except Exception as failure:
-            verdicts[key] = f"a trial step failed: {type(failure).__name__}: {failure}"
+            verdicts[key] = f"a trial step failed: {failure or type(failure).__name__}"
         finally:
             for module in training:
                 module.training = True
@@ -76,25 +144,61 @@ def check_options(model: PreTrainedModel, config: GenerationConfig) -> None:
         raise refuse("is_assistant=True", model, "an assistant drafts for another model")
 
 
-def check_cache(model: PreTrainedModel, cache: Cache, way: Way = "trees") -> None:
-    """Raise Unsupported unless the cache is one that this way of decoding can go on in."""
+def check_cache(model: PreTrainedModel, cache: Cache, num_rows: int, way: Way = "trees") -> None:
+    """Raise Unsupported unless the cache is one that this way of decoding can go on in, and one of this model."""
+    if isinstance(cache, EncoderDecoderCache):
+        check_cache(model, cache.self_attention_cache, num_rows)
+        check_cache(model, cache.cross_attention_cache, num_rows)
+        return
+    if not isinstance(cache, Cache):
+        raise refuse(f"a cache of type {type(cache).__name__}", model, "only dynamic caches are")
     if getattr(cache, "offloading", False):
         raise refuse("an offloaded cache", model, "its layers leave the device between steps")
-    if way == "chains":
-        return _check_own_cache(model, cache)
-    for layer in cache.layers:
-        if type(layer) not in _CACHE_LAYERS:
-            raise refuse(f"the cache {type(cache).__name__} ({type(layer).__name__})", model, "only dynamic caches are")
+    own = DynamicCache(config=model.config.get_text_config(decoder=True)).layers if way == "chains" else []
+    for index, layer in enumerate(cache.layers):
+        is_own = index < len(own) and type(layer) is type(own[index])
+        if type(layer) not in _CACHE_LAYERS and not is_own:
+            wanted = f"layer {index} needs a {type(own[index]).__name__}" if own[index:] else "only dynamic caches are"
+            raise refuse(f"the cache {type(cache).__name__} ({type(layer).__name__})", model, wanted)
+    if not model.config.is_encoder_decoder:
+        _check_fit(model, cache, num_rows)
 
 
-def _check_own_cache(model: PreTrainedModel, cache: Cache) -> None:
-    """Chains go on in the cache itself: its layers must be the model's own kinds, or keep more than those."""
-    if not getattr(cache, "_is_user_defined", False) or model.config.is_encoder_decoder:
-        return
-    own = DynamicCache(config=model.config.get_text_config(decoder=True))
-    for number, (layer, mine) in enumerate(zip(cache.layers, own.layers)):
-        keeps_all = type(layer) is DynamicLayer and type(mine) is DynamicSlidingWindowLayer
-        windows = (getattr(layer, "sliding_window", None), getattr(mine, "sliding_window", None))
-        if not keeps_all and (type(layer) is not type(mine) or windows[0] != windows[1]):
-            got, wanted = type(layer).__name__, type(mine).__name__
-            raise refuse(f"the cache {type(cache).__name__} ({got})", model, f"layer {number} needs a {wanted}")
+def _check_fit(model: PreTrainedModel, cache: Cache, num_rows: int) -> None:
+    """Raise Unsupported for a cache that another model, or another batch, has filled or prepared."""
+    own = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    for index, layer in enumerate(cache.layers[: len(own)]):
+        window, expected = (getattr(one, "sliding_window", None) for one in (layer, own[index]))
+        if window is not None and window != expected:
+            given = f"a cache whose layer {index} keeps {window} tokens"
+            raise refuse(given, model, f"the model's layer looks at {expected or 'all'}")
+    filled = {index: layer.keys for index, layer in enumerate(cache.layers) if _is_filled(layer)}
+    if filled and len(filled) != sum(isinstance(layer, DynamicLayer) for layer in own):
+        raise refuse(f"a cache of {len(filled)} layers", model, f"the model has {len(own)}")
+    for index, keys in filled.items():
+        reason = _misfit(model, keys, num_rows)
+        if reason is not None:
+            raise refuse(f"a cache whose layer {index} has {reason[0]}", model, f"expected {reason[1]}")
+
+
+def _is_filled(layer: object) -> bool:
+    """Whether a layer of a cache holds keys; layers that share another's, or keep a state only, do not."""
+    return isinstance(layer, DynamicLayer) and layer.is_initialized and layer.get_seq_length() > 0
+
+
+def _misfit(model: PreTrainedModel, keys: torch.Tensor, num_rows: int) -> tuple[str, str] | None:
+    """What is wrong with a layer's keys (B, heads, n, size), and what would be right; None: nothing."""
+    config = model.config.get_text_config(decoder=True)
+    if keys.shape[0] != num_rows:
+        return f"{keys.shape[0]} rows", str(num_rows)
+    if keys.dtype != model.dtype and not torch.is_autocast_enabled(keys.device.type):
+        return f"dtype {keys.dtype}", str(model.dtype)
+    if keys.device.type != model.device.type:
+        return f"device {keys.device}", str(model.device)
+    heads = getattr(config, "num_key_value_heads", None)
+    if config.model_type in TESTED and heads is not None and keys.shape[1] != heads:
+        return f"{keys.shape[1]} heads", str(heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if config.model_type in TESTED and keys.shape[3] != size:
+        return f"heads of {keys.shape[3]} dimensions", str(size)
+    return None

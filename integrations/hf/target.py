@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from zerodraft.integrations.hf.shapes import fixed_shapes
+from zerodraft.integrations.hf.sieve import vocab_size_of
 from zerodraft.kernels.kv_cache import RaggedCache
 from zerodraft.kernels.tree_attention import bucket, forward_inputs, packed_inputs
 from zerodraft.lookup.draft import Draft
@@ -27,8 +28,7 @@ class Verifier(Protocol):
 
     only_chains: bool  # drafts must be chains
     vocab_size: int
-    num_pending: int  # positions that the next forward reads again, before the last token
-    num_replayed: int  # those of the last forward
+    num_replayed: int  # positions of the last forward that had been computed before; they come first, without logits
 
     def load(self, cache: Cache) -> None: ...
 
@@ -55,14 +55,14 @@ class Target:
         self._has_fixed_shapes, self._call = fixed_shapes(model, compile)
         self.cache = RaggedCache(num_rows)
         config = model.config.get_text_config(decoder=True)
-        self.vocab_size: int = config.vocab_size
+        self.vocab_size = vocab_size_of(model)
         self._windows = _windows_by_layer_type(config)
         self._limits = PositionLimits(config)
         self._column_cost = _column_cost(model) if num_rows > 1 else 0.0
         self._trims_prefill = model._supports_logits_to_keep()
 
     only_chains = False  # True where a draft's branches cannot be told apart by position
-    num_pending = num_replayed = 0  # positions that forwards read again: a rejected draft costs none here
+    num_replayed = 0  # a rejected draft costs nothing here
 
     def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]:
         """Read the prompts and return the logits (1, V) after each row's last token.
@@ -255,24 +255,31 @@ class PositionLimits:
         names = ("max_position_embeddings", "original_max_position_embeddings")
         found = [getattr(config, name, None) for name in names]
         found += [entry.get(names[1]) for entry in per_type]
-        self._borders = sorted({int(value) for value in found if value})
+        self.borders = sorted({int(value) for value in found if value})
         kinds = {entry.get("rope_type", entry.get("type")) for entry in per_type}
         self._hard_end = not rope or "dynamic" in kinds  # learned positions, or a new scale at every length
+        self._recomputes = "longrope" in kinds
         self._is_dynamic, self._switches = "dynamic" in kinds, bool(kinds & {"dynamic", "longrope"})
         self._last_switch = max((int(value) for value in found[1:] if value), default=2**30)
 
     def depth_after(self, position: int) -> int:
-        for border in self._borders:
+        for border in self.borders:
             if position < border:
                 return border - 1 - position
-        return 0 if self._hard_end and self._borders else 2**30
+        return 0 if self._hard_end and self.borders else 2**30
+
+    def recomputed_between(self, length: int, last: int) -> int | None:
+        """A border that a text of ``length`` to ``last`` tokens crosses, where models make their cache anew."""
+        if not self._recomputes or not self.borders or not length <= self.borders[0] < last:
+            return None
+        return self.borders[0]
 
     def border_between(self, lengths: Sequence[int], last: int) -> int | None:
         """Where the longest row decides on the scale of all, and rows up to ``last`` may lie on both sides of that."""
-        if not self._switches or not self._borders or len(lengths) == 1 or last <= self._borders[0]:
+        if not self._switches or not self.borders or len(lengths) == 1 or last <= self.borders[0]:
             return None
         all_beyond = min(lengths) > self._last_switch and not self._is_dynamic
-        return None if all_beyond else self._borders[0]
+        return None if all_beyond else self.borders[0]
 
 
 def _column_cost(model: PreTrainedModel) -> float:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerodraft.integrations.editing import edit_text
     from zerodraft.integrations.generating import generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.integrations.hf.support import Unsupported
     from zerodraft.integrations.summarizing import summarize_text, summarize_texts
     from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.draft import Draft, Outcome
@@ -55,6 +56,7 @@ _HOME_OF = {
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
     "speculate": "zerodraft.integrations.hf.attach",
+    "Unsupported": "zerodraft.integrations.hf.support",
     "summarize_text": "zerodraft.integrations.summarizing",
     "summarize_texts": "zerodraft.integrations.summarizing",
 }
@@ -74,6 +76,7 @@ __all__ = [
     "PhraseBook",
     "SuffixTree",
     "TokenRecycler",
+    "Unsupported",
     "attach",
     "detach",
     "edit_text",
