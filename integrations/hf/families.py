@@ -11,14 +11,17 @@ from transformers import PreTrainedModel
 
 Way = Literal["trees", "chains"]
 
-# Families that the tests compare with plain generation, trees and batches included. A model of one of them is taken
-# without a trial as long as nothing foreign stands in it; every other model is tried out before it is trusted.
-TESTED: Final = frozenset(
-    {
-        *("falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "gptj", "llama"),
-        *("mistral", "mixtral", "opt", "phi", "phi3", "qwen2", "qwen3"),
-    }
-)
+# Families that the tests compare with plain generation. A model of one of them goes its way without a trial as long as
+# nothing foreign stands in it; every other model is tried out before it is trusted.
+TESTED: Final[dict[Way, frozenset[str]]] = {
+    "trees": frozenset(
+        {
+            *("falcon", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "gptj", "llama"),
+            *("mistral", "mixtral", "opt", "phi", "phi3", "qwen2", "qwen3"),
+        }
+    ),
+    "chains": frozenset({"bart", "t5"}),
+}
 _LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
 _TREE_ATTENTION: Final = ("eager", "sdpa")
 # Ids that stand for what is no text: the name of a field of the configuration ends in one of these.
@@ -44,9 +47,9 @@ def why_own_cache(model: PreTrainedModel) -> str | None:
     return next((what for what, holds in OWN_CACHE if holds(model, text)), None)
 
 
-def is_tested(model: PreTrainedModel) -> bool:
+def is_tested(model: PreTrainedModel, way: Way) -> bool:
     """Whether the tests vouch for this model: its family is theirs, and it is made as transformers makes it."""
-    return model.config.get_text_config(decoder=True).model_type in TESTED and not has_foreign_parts(model)
+    return model.config.get_text_config(decoder=True).model_type in TESTED[way] and not has_foreign_parts(model)
 
 
 def has_foreign_parts(model: PreTrainedModel) -> bool:
