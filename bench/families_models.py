@@ -154,9 +154,9 @@ logging.getLogger("transformers").setLevel(logging.CRITICAL)
 transformers.logging.set_verbosity(50)
 
 
-def tiny_config(name: str, window: int = WINDOW) -> Any:
+def tiny_config(name: str, window: int = WINDOW, odd: dict[str, Any] | None = None) -> Any:
     """The family's smallest configuration that still has each kind of layer of its default one."""
-    cls, odd = CONFIG_MAPPING[name], copy.deepcopy(ODD.get(name, {}))
+    cls, odd = CONFIG_MAPPING[name], copy.deepcopy(ODD.get(name, {}) if odd is None else odd)
     try:
         wanted = _layer_types(cls())
     except Exception:
