@@ -200,10 +200,13 @@ class Study:
 
         def turns(run: Callable[..., Any]) -> torch.Tensor:
             first = run(self.prompts[0], return_dict_in_generate=True)
-            more = torch.cat([first.sequences, self.prompts[2]], dim=1)
-            return text_of(run(more, cache=first.cache))
+            more = torch.cat([first.sequences, self.prompts[2]], dim=1)  # a token 0 in it is no padding
+            return text_of(run(more, cache=first.cache, attention_mask=torch.ones_like(more)))
 
-        text = turns(lambda ids, **more: support.plain(self.model, ids, **self.options, **more))
+        try:
+            text = turns(lambda ids, **more: support.plain(self.model, ids, **self.options, **more))
+        except Exception:
+            return "- plain fails"
         known = [text[0].tolist()]
 
         def run(ids: torch.Tensor, **more: Any) -> Any:

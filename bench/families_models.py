@@ -20,11 +20,34 @@ from transformers.models.auto import auto_factory, modeling_auto
 ODD: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("families_odd.json").read_text(encoding="utf-8"))
 # Families whose rotary embeddings have several axes, with default sections that do not fit a small head.
 SECTIONED = frozenset(
-    """cohere_compass cosmos3_edge ernie4_5_vl_moe glm46v glm4v glm4v_moe
-    glm_ocr glmga hunyuan_vl hy_v4_vl paddleocr_vl qwen2_5_omni
-    qwen2_5_omni_thinker qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_5_moe_text
-    qwen3_5_text qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe qwen4_exp
-    qwen4_exp_text video_llama_3""".split()
+    [
+        "cohere_compass",
+        "cosmos3_edge",
+        "ernie4_5_vl_moe",
+        "glm46v",
+        "glm4v",
+        "glm4v_moe",
+        "glm_ocr",
+        "glmga",
+        "hunyuan_vl",
+        "hy_v4_vl",
+        "paddleocr_vl",
+        "qwen2_5_omni",
+        "qwen2_5_omni_thinker",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_omni_moe",
+        "qwen3_omni_moe_thinker",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "qwen4_exp",
+        "qwen4_exp_text",
+        "video_llama_3",
+    ]
 )
 VOCAB = 128
 WIDTH, HEADS, GROUPS, HEAD = 64, 4, 2, 16

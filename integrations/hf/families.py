@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
@@ -22,6 +23,10 @@ TESTED: Final[dict[Way, frozenset[str]]] = {
     ),
     "chains": frozenset({"bart", "t5"}),
 }
+# Families whose wide forwards forget their state. A trial finds that out in float32; in half precision, where rounding
+# hides it, this list does.
+FORGETFUL: Final = frozenset({"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm"})
+_MOST_TO_COPY: Final = 200_000_000  # parameters of a model that is tried out as a copy in float32
 _LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
 _TREE_ATTENTION: Final = ("eager", "sdpa")
 # Ids that stand for what is no text: the name of a field of the configuration ends in one of these.
@@ -36,6 +41,7 @@ OWN_CACHE: Final[tuple[tuple[str, Callable[[PreTrainedModel, Any], bool]], ...]]
     ("a recurrent state", lambda model, text: bool(getattr(model, "_is_stateful", False))),
     ("layers that keep more than keys and values", lambda model, text: bool(_layer_types(text) - _LAYER_TYPES)),
     ("positions given by the model itself", lambda model, text: not _takes_positions(model) or _has_alibi(text)),
+    ("layers that run more than once", lambda model, text: hasattr(text, "recurrent_kv_cache_mode")),
     ("an attention without tree masks", lambda model, text: text._attn_implementation not in _TREE_ATTENTION),
     ("weights that are fetched as they are needed", lambda model, text: is_offloaded(model)),
 )
@@ -49,25 +55,38 @@ def why_own_cache(model: PreTrainedModel) -> str | None:
 
 def is_tested(model: PreTrainedModel, way: Way) -> bool:
     """Whether the tests vouch for this model: its family is theirs, and it is made as transformers makes it."""
-    return model.config.get_text_config(decoder=True).model_type in TESTED[way] and not has_foreign_parts(model)
+    return model.config.get_text_config(decoder=True).model_type in TESTED[way] and foreign_part(model) is None
 
 
-def has_foreign_parts(model: PreTrainedModel) -> bool:
-    """Whether quantized, wrapped or hooked modules stand in the model, so that its family says little about it.
+def foreign_part(model: PreTrainedModel) -> str | None:
+    """What stands in the model that transformers did not put there, so that its family says little about it; or None.
 
-    Cost: one pass over modules and parameters, below a millisecond for most models.
+    Quantized weights, modules that wrap or replace others, hooks. Cost: one pass over modules and parameters, below a
+    millisecond for most models.
     """
     if getattr(model, "is_quantized", False):
-        return True
-    if hasattr(model, "_hf_hook"):
-        return True
+        return "quantized weights"
     for module in _parts(model):
-        if not type(module).__module__.startswith(("torch.nn.modules.", "transformers.")):
-            return True
+        home = type(module).__module__
+        if not home.startswith(("torch.nn.modules.", "transformers.")):
+            return f"modules of another make ({home}.{type(module).__qualname__})"
         if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"):
-            return True
+            return f"hooks on its {type(module).__name__}"
     tensors = list(model.parameters())
-    return any(type(p.data) is not torch.Tensor for p in tensors) or len({p.dtype for p in tensors}) > 1
+    other = next((type(p.data).__name__ for p in tensors if type(p.data) is not torch.Tensor), None)
+    if other is not None:
+        return f"weights of another kind ({other})"
+    if hasattr(model, "_hf_hook") or len({p.dtype for p in tensors}) > 1:
+        return "weights kept in more than one way"
+    return None
+
+
+def in_full_precision(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy in float32 to try out, of a model whose rounding would hide faults; itself where that is not to be had."""
+    is_half = model.dtype.itemsize < 4 and foreign_part(model) is None and not is_offloaded(model)
+    if not is_half or model.num_parameters() > _MOST_TO_COPY:
+        return model
+    return copy.deepcopy(model).float()
 
 
 def fingerprint(model: PreTrainedModel) -> int:

@@ -8,13 +8,15 @@ import torch
 from transformers.cache_utils import (
     Cache,
     DummyLayer,
+    DynamicCache,
     DynamicIndexedLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     EncoderDecoderCache,
 )
 
-# Layers whose ``crop`` leaves no trace, by exact type: subclasses inherit ``is_croppable`` and add state of their own.
+# What ``crop`` leaves no trace in, by exact type: subclasses inherit ``is_croppable`` and add state of their own.
+_CROPPABLE_CACHES: Final = frozenset({Cache, DynamicCache, EncoderDecoderCache})
 _CROPPABLE: Final = frozenset({DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer, DummyLayer})
 _GROWING: Final = ("keys", "values")  # made longer by concatenation, never written in place
 
@@ -28,7 +30,7 @@ def layers_of(cache: Cache) -> list[Any]:
 
 def may_crop(cache: Cache) -> bool:
     """Whether rejected positions can be cut off again; else only a snapshot brings the state back."""
-    return {type(layer) for layer in layers_of(cache)} <= _CROPPABLE
+    return type(cache) in _CROPPABLE_CACHES and {type(layer) for layer in layers_of(cache)} <= _CROPPABLE
 
 
 def stop_recording(cache: Cache) -> None:

@@ -74,7 +74,7 @@ def _with_picture(model, name):
             count = patches // 4 if name == "internvl" else patches
     (token,) = {config.image_token_id}
     text = support.prompt(1, 30)[0]
-    ids = torch.cat([text[:6], torch.full((count,), token), text[6:]])[None]
+    ids = torch.cat([text[:26], torch.full((count,), token), text[26:]])[None]  # within the reach of small windows
     types = {"gemma3": "token_type_ids"}.get(name, "mm_token_type_ids" if name.startswith("qwen") else None)
     if types is not None:
         extra[types] = (ids == token).long()
