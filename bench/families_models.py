@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig
-from transformers.models.auto import auto_factory, modeling_auto
+from transformers.models.auto import modeling_auto
 
 # Families whose configuration the names of its fields do not tell how to shrink: fields of its "own", of its "parts"
 # (one with "keep" stays as large as it is), the number of "layers" where it is fixed.
@@ -163,13 +163,13 @@ class _NoTower(torch.nn.Module):
 
 
 def _without_timm() -> None:
-    real = auto_factory._BaseAutoModelClass.from_config.__func__
+    real = transformers.AutoModel.from_config.__func__
 
     def from_config(cls: Any, config: Any, **options: Any) -> Any:
         is_timm = type(config).__name__ == "TimmWrapperConfig" or config.model_type == "gemma3n_vision"
         return _NoTower(config) if is_timm else real(cls, config, **options)
 
-    auto_factory._BaseAutoModelClass.from_config = classmethod(from_config)
+    transformers.AutoModel.from_config = classmethod(from_config)
 
 
 _without_timm()

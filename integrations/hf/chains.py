@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -16,16 +15,8 @@ from zerodraft.integrations.hf.sieve import vocab_size_of
 from zerodraft.integrations.hf.states import Snapshot, may_crop, stop_recording
 from zerodraft.integrations.hf.target import PositionLimits
 from zerodraft.lookup.draft import Draft
-from zerodraft.lookup.drafter import Drafter
 
 MAX_PENDING: Final = 16  # accepted tokens waiting to be read again; beyond, one step drafts nothing and reads them all
-
-
-def drafts_chains(drafter: Any) -> Any:
-    """The same drafter where it need not branch: a second branch would only be cut off again."""
-    if isinstance(drafter, Drafter) and drafter.policy.max_branches > 1:
-        return drafter.with_policy(dataclasses.replace(drafter.policy, max_branches=1))
-    return drafter
 
 
 class ChainTarget:
@@ -58,6 +49,11 @@ class ChainTarget:
         self._adds_one_by_one = (
             type(model)._update_model_kwargs_for_generation is not GenerationMixin._update_model_kwargs_for_generation
         )
+
+    @property
+    def num_pending(self) -> int:
+        """Positions that the next forward reads again; -1 where a rejection costs none."""
+        return -1 if self._crops else len(self._pending)
 
     def load(self, cache: Cache) -> None:
         """Nothing to do: a cache of a former turn is gone on with where it stands."""

@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from zerodraft.integrations.hf.chains import ChainTarget, drafts_chains
+from zerodraft.integrations.hf.chains import ChainTarget
 from zerodraft.integrations.hf.families import Way
 from zerodraft.integrations.hf.fused import walk_together
 from zerodraft.integrations.hf.prompts import Prompts
@@ -22,6 +22,7 @@ from zerodraft.integrations.hf.states import may_crop
 from zerodraft.integrations.hf.support import check_cache, check_mode, check_options, refuse, way_of_call
 from zerodraft.integrations.hf.target import Target, Verifier
 from zerodraft.kernels.verify import Walk, walk
+from zerodraft.lookup.chained import Chained
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.stats import GenerationStats
 
@@ -90,8 +91,8 @@ def decode(
     rows = _make_rows(model, prompts, logits_processor, stopping_criteria, config, request, guard)
     target: Verifier
     if way == "chains":
-        target = ChainTarget(model, input_ids, config, {**model_kwargs, "cache": given_cache})
-        drafter = drafts_chains(drafter)
+        chains = target = ChainTarget(model, input_ids, config, {**model_kwargs, "cache": given_cache})
+        drafter = Chained(drafter, lambda: chains.num_pending)
     else:
         target = Target(model, len(rows), request.compile)
     _check_positions(model, target, prompts, config)

@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from zerodraft.integrations.hf.families import placeholder_ids
+from zerodraft.lookup.chained import likeliest_path
 from zerodraft.lookup.draft import CUSTOM, Draft, IntArray, as_token_ids
 
 _FAR: Final = 1 << 30  # the depth of a node that nobody may reach, and so of all below it
@@ -63,7 +64,7 @@ class Sieve:
         fits = depths <= max_depth
         fits[max_nodes:] = False
         if self._only_chains:
-            fits = _likeliest_path(draft, fits & draft.verify)
+            fits = likeliest_path(draft, fits & draft.verify)
         return draft.only(fits)
 
     def _left_out(self, draft: Draft, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -75,21 +76,6 @@ class Sieve:
             )
         left: np.ndarray = is_foreign | (out & draft.verify)
         return left
-
-
-def _likeliest_path(draft: Draft, fits: np.ndarray) -> np.ndarray:
-    """Of the nodes that fit, those of the path on which most are expected to be accepted, bool (n,)."""
-    expected = np.full(len(draft), -1.0)
-    parents, probs = draft.parents.tolist(), draft.probs.tolist()
-    for node, parent in enumerate(parents):
-        before = 0.0 if parent < 0 else expected[parent]
-        if fits[node] and before >= 0.0:
-            expected[node] = before + probs[node]
-    chosen = np.zeros(len(draft), np.bool_)
-    node = int(expected.argmax())
-    while node >= 0 and expected[node] >= 0.0:
-        chosen[node], node = True, parents[node]
-    return chosen
 
 
 def vocab_size_of(model: PreTrainedModel) -> int:
