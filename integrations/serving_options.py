@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from zerodraft.lookup.checks import int_in
+from zerodraft.lookup.checks import int_in, number_in, one_of
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.memory import DraftMemory, check_namespace
@@ -34,7 +34,8 @@ class ServingOptions:
         prompt_lookup_min: shortest match that is drafted from, at least 1.
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096.
         cost: what a forward costs by its positions: "accelerator" (a model of one: about 200 positions are
-            nearly free), or a curve as {"points": [[1, 1.0], [28, 2.0]]}; it decides how long drafts get.
+            nearly free), or a curve as {"points": [[1, 1.0], [28, 2.0]]} or as ``CostCurve.as_dict`` gives it; it
+            decides how long drafts get.
         memory_tokens: cap of the memory of finished texts, in tokens; 0: none, the default: requests share nothing.
         memory_directory: where the memory is kept and shared with other processes; None: in this process only.
         namespace: whose texts the memory's are; processes that name another one do not see them.
@@ -67,29 +68,27 @@ class ServingOptions:
         int_in("memory_tokens", self.memory_tokens, 0, 2**30)
         int_in("finish_after", self.finish_after, 1, 2**31)
         check_namespace(self.namespace)
-        if self.remember not in ("output", "both", "nothing"):
-            raise ValueError(f'remember must be "output", "both" or "nothing", got {self.remember!r}')
+        one_of("remember", self.remember, ("output", "both", "nothing"))
         for name in ("memory_directory", "phrases"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ValueError(f"{name} must be a path, got {value!r}")
         if self.memory_directory is not None and not self.memory_tokens:
             raise ValueError("memory_directory needs memory_tokens above 0, got 0")
-        seconds = self.sync_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.01 <= seconds <= 86400:
-            raise ValueError(f"sync_seconds must be in [0.01, 86400], got {seconds!r}")
+        number_in("sync_seconds", self.sync_seconds, 0.01, 86400)
         _ = self.curve
 
     @property
     def curve(self) -> CostCurve:
         """The cost curve in force."""
-        if self.cost == "accelerator":
+        if isinstance(self.cost, str) and self.cost == "accelerator":
             return ACCELERATOR
         if not isinstance(self.cost, Mapping):
             raise ValueError(f'cost must be "accelerator" or {{"points": [[1, 1.0], ...]}}, got {self.cost!r}')
-        unknown = sorted(set(self.cost) - {"points", "long_points", "contexts"})
+        known = [field.name for field in dataclasses.fields(CostCurve)]
+        unknown = sorted(set(map(str, self.cost)) - set(known))
         if unknown:
-            raise ValueError(f"cost must have points, long_points and contexts only, got {unknown}")
+            raise ValueError(f"cost must have {', '.join(known)} only, got {unknown}")
         return CostCurve.from_dict(dict(self.cost))
 
     @classmethod

@@ -51,7 +51,7 @@ class Proposer:
     Attributes:
         options: what the file said.
         counts: what happened since the start, by name: steps, texts, texts_found_again, texts_finished,
-            tokens_remembered, odd_rows and failed_steps.
+            tokens_remembered, odd_rows, failed_steps and tokens_left_out (drafted, but unknown to the model).
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -72,6 +72,7 @@ class Proposer:
         self._max_length: Final = int(vllm_config.model_config.max_model_len)
         self._max_rows: Final = int(vllm_config.scheduler_config.max_num_seqs)
         self._end_ids: Final = _end_ids(vllm_config.model_config)
+        self._vocab_size: Final = _vocab_size(vllm_config.model_config)
         self._drafter: Final = self.options.drafter(self._max_draft_tokens)
         self._is_first_rank: Final = _is_first_rank(vllm_config)
         self.counts: Counter[str] = Counter()
@@ -110,7 +111,8 @@ class Proposer:
         with self._lock:
             self._last_step = time.monotonic()
             try:
-                return self._rows.step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+                drafts = self._rows.step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+                return [self._known(draft) for draft in drafts]
             except Exception:
                 self._give_up_step()
                 return [[] for _ in sampled_token_ids] if isinstance(sampled_token_ids, Sequence) else []
@@ -118,6 +120,14 @@ class Proposer:
     def close(self) -> None:
         """Count all texts as finished and publish the memory; done by itself when the process ends."""
         self._finalizer()
+
+    def _known(self, draft: list[int]) -> list[int]:
+        """The draft up to the first id that the model does not have; a memory may come from another one."""
+        if not draft or max(draft) < self._vocab_size:
+            return draft
+        end = next(place for place, token in enumerate(draft) if token >= self._vocab_size)
+        self.counts["tokens_left_out"] += len(draft) - end
+        return draft[:end]
 
     def _give_up_step(self) -> None:
         """An engine must not fall over its drafts: forget all rows, begin again with the next step."""
@@ -166,6 +176,12 @@ def _end_ids(model_config: Any) -> set[int]:
     for value in (getattr(model_config.hf_config, "eos_token_id", None), generation.get("eos_token_id")):
         ids.update(v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int) and v >= 0)
     return ids
+
+
+def _vocab_size(model_config: Any) -> int:
+    """Ids that the model can read; without a word from the engine no bound."""
+    ask = getattr(model_config, "get_vocab_size", None)
+    return int(ask()) if callable(ask) else 2**31
 
 
 def _is_first_rank(vllm_config: Any) -> bool:

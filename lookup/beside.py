@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from zerodraft.lookup.budget import share_budget
+from zerodraft.lookup.checks import shown
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
 from zerodraft.lookup.drafter import DraftSession
@@ -48,7 +49,7 @@ class Beside:
 
     def __init__(self, drafter: Maker, lookahead: Lookahead) -> None:
         if not isinstance(lookahead, Lookahead):
-            raise ValueError(f"lookahead must be a Lookahead, got {type(lookahead).__name__}")
+            raise ValueError(f"lookahead must be a Lookahead, got {shown(lookahead)}")
         self.drafter: Final = drafter
         self.lookahead: Final = lookahead
 
@@ -66,14 +67,20 @@ class Beside:
         guessing = self.lookahead.begin(prompt_ids, prediction_ids, namespace)
         policy = getattr(self.drafter, "policy", None)
         curve: CostCurve = getattr(policy, "curve", DEFAULT_CURVE)
-        max_nodes: int = getattr(policy, "max_draft_tokens", MAX_POSITIONS)
+        max_nodes: int = getattr(policy, "max_row_tokens", MAX_POSITIONS)
         return BesideSession(self.drafter.begin(prompt_ids, prediction_ids, namespace), guessing, curve, max_nodes)
 
     def propose_batch(
         self, sessions: Sequence[BesideSession], max_tokens: int, max_depths: Sequence[int | None]
     ) -> list[Draft]:
-        """Draft for the rows of one batch, which share the target's forward and so its cost; one depth for each."""
+        """Draft for the rows of one batch, which share the target's forward and so its cost; one depth for each.
+
+        What a policy allows the batch is divided evenly: a window that loses nodes to another row would be of no use.
+        """
         num_rows = len(sessions)
+        most = getattr(getattr(self.drafter, "policy", None), "max_batch_tokens", None)
+        if most is not None and num_rows:
+            max_tokens = min(max_tokens, most // num_rows)
         return [session.propose(max_tokens, depth, num_rows=num_rows) for session, depth in zip(sessions, max_depths)]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup.checks import bounds
 from zerodraft.lookup.draft import Draft
 
 
@@ -23,8 +24,7 @@ def share_budget(drafts: Sequence[Draft], max_tokens: int) -> list[Draft]:
     >>> short.token_ids.tolist(), long.token_ids.tolist()
     ([5, 6], [7])
     """
-    if max_tokens < 0:
-        raise ValueError(f"max_tokens must not be negative, got {max_tokens}")
+    max_tokens, _ = bounds(max_tokens, None)
     lengths = [len(draft) for draft in drafts]
     if sum(lengths) <= max_tokens:
         return list(drafts)

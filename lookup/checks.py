@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from typing import Any, Final
 _LONGEST: Final = 120  # characters of a value that a message repeats
 
 
-def int_in(name: str, value: Any, low: int, high: int) -> int:
+def int_in(name: str, value: Any, low: int, high: int | None) -> int:
     """Return ``value`` as an int in [low, high], or raise a ValueError that names the option and what was given.
+
+    ``high`` None: no upper bound.
 
     >>> int_in("max_tokens", 7, 1, 10)
     7
@@ -19,19 +22,34 @@ def int_in(name: str, value: Any, low: int, high: int) -> int:
     Traceback (most recent call last):
     ValueError: max_tokens must be in [1, 10], got 0
     """
+    if isinstance(value, bool):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
     try:
         number = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be an integer, got {shown(value)}") from None
-    if isinstance(value, bool):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be in [{low}, {high}], got {number}")
+    if number < low or (high is not None and number > high):
+        wanted = f"at least {low}" if high is None else f"in [{low}, {high}]"
+        raise ValueError(f"{name} must be {wanted}, got {number}")
     return number
 
 
-def number_in(name: str, value: Any, low: float, high: float, *, above: bool = False) -> float:
-    """Return ``value`` as a float in [low, high], or in (low, high] with ``above``; else a ValueError as ``int_in``'s.
+def bounds(max_tokens: Any, max_depth: Any) -> tuple[int, int | None]:
+    """The two bounds of a ``propose`` as ints; ``max_depth`` may be None.
+
+    Raises:
+        ValueError: a negative bound, or what is no integer.
+    """
+    for name, value in (("max_tokens", max_tokens), ("max_depth", 0 if max_depth is None else max_depth)):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ValueError(f"{name} must be an integer, got {shown(value)}")
+    if max_tokens < 0 or (max_depth is not None and max_depth < 0):
+        raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
+    return operator.index(max_tokens), None if max_depth is None else operator.index(max_depth)
+
+
+def number_in(name: str, value: Any, low: float, high: float = math.inf, *, above: bool = False) -> float:
+    """Return ``value`` as a finite float in [low, high], without ``low`` itself if ``above``; else a ValueError.
 
     >>> number_in("min_prob", "x", 0, 1)
     Traceback (most recent call last):
@@ -40,8 +58,10 @@ def number_in(name: str, value: Any, low: float, high: float, *, above: bool = F
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a number, got {shown(value)}")
     number = float(value)
-    if not low <= number <= high or (above and number == low):  # not a number is in no range
-        raise ValueError(f"{name} must be in {'(' if above else '['}{low}, {high}], got {value!r}")
+    if not low <= number <= high or number == math.inf or (above and number == low):  # nan is in no range
+        least = f"above {low:g}" if above else f"at least {low:g}"
+        wanted = f"a finite number {least}" if high == math.inf else f"in {'(' if above else '['}{low:g}, {high:g}]"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
     return number
 
 

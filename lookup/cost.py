@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup.checks import flag, int_in, number_in, shown
+
+_MAX_CONTEXT: Final = 2**31
 Point = tuple[int, float]
 
 
@@ -52,21 +55,24 @@ class CostCurve:
         row_cost: float = 0.0,
     ) -> None:
         object.__setattr__(self, "points", _checked(points, "points"))
-        object.__setattr__(self, "long_points", _checked(long_points, "long_points") if len(long_points) else ())
-        if len(contexts) != 2 or not 0 < contexts[0] < contexts[1]:
-            raise ValueError(f"contexts must be two rising context lengths, got {tuple(contexts)}")
-        object.__setattr__(self, "contexts", (int(contexts[0]), int(contexts[1])))
-        if not isinstance(row_cost, int | float) or not 0 <= row_cost < math.inf:
-            raise ValueError(f"row_cost must be a finite number, at least 0, got {row_cost!r}")
-        object.__setattr__(self, "row_cost", float(row_cost))
+        is_none = isinstance(long_points, (tuple, list)) and not long_points
+        object.__setattr__(self, "long_points", () if is_none else _checked(long_points, "long_points"))
+        if not isinstance(contexts, (tuple, list)) or len(contexts) != 2:
+            raise ValueError(f"contexts must be two rising context lengths, got {shown(contexts)}")
+        first = int_in("contexts[0]", contexts[0], 1, _MAX_CONTEXT - 1)
+        object.__setattr__(self, "contexts", (first, int_in("contexts[1]", contexts[1], first + 1, _MAX_CONTEXT)))
+        object.__setattr__(self, "row_cost", number_in("row_cost", row_cost, 0.0))
 
     def cost(self, positions: float, context: int | None = None) -> float:
         """Cost of a forward over ``positions`` positions, in forwards over one position at the same context length."""
-        values = self.table(math.ceil(positions), context)
+        values = self.table(math.ceil(number_in("positions", positions, 0.0)), context)
         return float(np.interp(positions, np.arange(len(values)), values))
 
     def table(self, positions: int, context: int | None = None) -> npt.NDArray[np.float64]:
         """Relative costs of 0 to ``positions`` positions, float64 (positions + 1,); a forward over none costs 0."""
+        int_in("positions", positions, 0, None)
+        if context is not None:
+            number_in("context", context, 0.0)
         at = np.arange(positions + 1)
         costs = _extended(self.points, at)
         if self.long_points and context is not None:
@@ -83,7 +89,7 @@ class CostCurve:
 
         The cost of n positions is the forward's over rows · n positions, and ``row_cost`` for each further row.
         """
-        if num_rows == 1:
+        if int_in("num_rows", num_rows, 1, None) == 1:
             return self
 
         def spread(points: tuple[Point, ...]) -> list[Point]:
@@ -105,8 +111,12 @@ class CostCurve:
             max_seconds: about how long it may take.
 
         Raises:
-            ImportError: torch or transformers is not installed.
+            ImportError: torch or transformers is not installed. ValueError: an argument of another type.
         """
+        flag("refresh", refresh)
+        number_in("max_seconds", max_seconds, 0.0, above=True)
+        if not callable(getattr(model, "get_input_embeddings", None)):
+            raise ValueError(f"model must be a transformers model, got {shown(model)}")
         # By name: the measurement belongs to the room that may load torch, and only this door leads there.
         measured: CostCurve = import_module("zerodraft.integrations.cost_measure").measured_curve(
             model, refresh=refresh, max_seconds=max_seconds
@@ -160,9 +170,10 @@ class CostCurve:
 
 def _checked(points: Sequence[Sequence[float]], what: str) -> tuple[Point, ...]:
     try:
-        clean = tuple((int(n), float(cost)) for n, cost in points)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} must be pairs of positions and cost, got {points!r}") from None
+        clean = tuple((int_in("positions", n, 1, None), number_in("cost", cost, 0.0)) for n, cost in points)
+    except (TypeError, ValueError) as error:
+        reason = f" ({error})" if " must be " in str(error) else ""
+        raise ValueError(f"{what} must be pairs of positions and cost, got {shown(points)}{reason}") from None
     if len(clean) < 2 or clean[0][0] != 1:
         raise ValueError(f"{what} must be at least two, the first at 1 position, got {list(clean)}")
     if any(b[0] <= a[0] for a, b in itertools.pairwise(clean)):

@@ -5,15 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+
+from zerodraft.lookup.checks import int_in, shown
 
 IntArray = npt.NDArray[np.int32]
 INT32: Final = np.dtype(np.int32)  # makes an array in two thirds of the time that np.int32 takes: for small ones, often
 _new: Final = object.__new__
 StopReason = Literal["rejected", "full", "eos", "stop", "length", "guard"]
+_STOPS: Final = get_args(StopReason)
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 
@@ -60,6 +63,15 @@ _FEW: Final = 64
 # Rows of the int32 block that a drafting kernel fills; a Draft takes its arrays from it when they are first asked for.
 BLOCK_ROWS: Final = ("token_ids", "parents", "probs", "match_len", "origin", "source")
 _ORIGIN_ROW: Final = BLOCK_ROWS.index("origin")
+_FIELDS: Final = {
+    "token_ids": INT32,
+    "parents": INT32,
+    "probs": np.dtype(np.float32),
+    "match_len": INT32,
+    "source": np.dtype(np.uint8),
+    "origin": INT32,
+    "verify": np.dtype(np.bool_),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +99,14 @@ class Draft:
     source: npt.NDArray[np.uint8]
     origin: IntArray
     verify: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        n = len(self.token_ids) if isinstance(self.token_ids, np.ndarray) else -1
+        for name, dtype in _FIELDS.items():
+            value = self.__dict__[name]
+            if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != (n,):
+                got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+                raise ValueError(f"{name} must be an array {dtype} (n,), all of one n, got {got}; see Draft.tree")
 
     if not TYPE_CHECKING:
 
@@ -158,9 +178,16 @@ class Draft:
         False
         """
         ids = as_token_ids(token_ids, "draft token ids")
-        up = np.asarray(parents, dtype=np.int32)
+        up = np.asarray(parents)
+        if up.size and up.dtype.kind not in "iu":
+            raise ValueError(f"parents must be integers, got dtype {up.dtype}")
+        up = up.astype(np.int32)
         n = len(ids)
-        may = np.ones(n, np.bool_) if verify is None else np.asarray(verify, dtype=np.bool_)
+        may = np.ones(n, np.bool_) if verify is None else np.asarray(verify)
+        if may.size and may.dtype.kind != "b":
+            raise ValueError(f"verify must be True and False, got dtype {may.dtype}")
+        may = may.astype(np.bool_)
+        int_in("source", source, 0, len(SOURCE_NAMES) - 1)
         if up.shape != (n,) or may.shape != (n,):
             raise ValueError(f"token_ids, parents and verify must have one length, got {n}, {up.shape}, {may.shape}")
         draft = cls(
@@ -251,7 +278,7 @@ class Outcome:
         topk: int32 (1 + n, k), the target's k likeliest tokens after the root and after each node, or None.
 
     Raises:
-        ValueError: a ``num_accepted`` that is not the length of ``path``.
+        ValueError: a ``num_accepted`` that is not the length of ``path``, or a field of another type.
     """
 
     path: tuple[int, ...]
@@ -264,7 +291,11 @@ class Outcome:
         fields = self.__dict__  # arrays and lists are taken, too; plain tuples are what the code works with
         for name in ("path", "new_ids"):
             if type(fields[name]) is not tuple:
-                fields[name] = tuple(int(value) for value in fields[name])
+                fields[name] = tuple(as_token_ids(fields[name], name).tolist())
+        if self.stop not in _STOPS:
+            raise ValueError(f"stop must be one of {', '.join(map(repr, _STOPS))}, got {self.stop!r}")
+        if self.topk is not None and getattr(self.topk, "ndim", 0) != 2:
+            raise ValueError(f"topk must be an array (1 + n, k), got {shown(self.topk)}")
         if self.num_accepted == -1:
             fields["num_accepted"] = len(self.path)
         elif self.num_accepted != len(self.path):

@@ -15,6 +15,7 @@ from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
+from zerodraft.lookup.checks import bounds, flag, instance_of, one_of, shown
 from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
 from zerodraft.lookup.ngram_index import NgramIndex
@@ -77,19 +78,11 @@ class Drafter:
         self.policy = policy if policy is not None else DraftPolicy()
         self.memory: Final = memory
         self.phrases: Final = phrases
-        self.suffix_tree: Final = suffix_tree
-        if not isinstance(suffix_tree, bool):
-            raise ValueError(f"suffix_tree must be a bool, got {suffix_tree!r}")
-        if recycle not in (True, False, "shared"):
-            raise ValueError(f'recycle must be True, False or "shared", got {recycle!r}')
-        self.recycle: Final = recycle
-        for name, value, kind in (
-            ("policy", self.policy, DraftPolicy),
-            ("memory", memory, DraftMemory),
-            ("phrases", phrases, PhraseBook),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise ValueError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+        self.suffix_tree: Final = flag("suffix_tree", suffix_tree)
+        self.recycle: Final = one_of("recycle", recycle, (False, True, "shared"))
+        instance_of("policy", policy, DraftPolicy)
+        instance_of("memory", memory, DraftMemory)
+        instance_of("phrases", phrases, PhraseBook)
         self._recyclers: RecyclerShelf | None = None
         if recycle == "shared":
             from zerodraft.lookup.recycler_shelf import RecyclerShelf  # compiles: only for those who recycle
@@ -98,6 +91,8 @@ class Drafter:
 
     def with_policy(self, policy: DraftPolicy) -> Self:
         """A drafter like this one, sharing its memory and phrases, that drafts by another policy."""
+        if not isinstance(policy, DraftPolicy):
+            raise ValueError(f"policy must be a DraftPolicy, got {shown(policy)}")
         other = copy.copy(self)
         other.policy = policy
         return other
@@ -122,6 +117,7 @@ class Drafter:
 
     def recycler(self, namespace: str | None = None) -> TokenRecycler | None:
         """The table a new session of this namespace recycles from: a fresh one, the shared one, or None."""
+        check_namespace(namespace)
         if self._recyclers is not None:
             return self._recyclers[namespace]
         if not self.recycle:
@@ -173,9 +169,11 @@ class Drafter:
         Raises:
             ValueError: bounds that are not one per session, or negative. RuntimeError: a finished session.
         """
+        if not isinstance(sessions, (list, tuple)):
+            raise ValueError(f"sessions must be a list of draft sessions, got {shown(sessions)}")
         num_rows = len(sessions)
-        rooms = [max_tokens] * num_rows if isinstance(max_tokens, int) else list(max_tokens)
-        depths = [max_depth] * num_rows if max_depth is None or isinstance(max_depth, int) else list(max_depth)
+        rooms = list(max_tokens) if isinstance(max_tokens, (list, tuple)) else [max_tokens] * num_rows
+        depths = list(max_depth) if isinstance(max_depth, (list, tuple)) else [max_depth] * num_rows
         if len(rooms) != num_rows or len(depths) != num_rows:
             raise ValueError(f"bounds must be one or one per session, got {len(rooms)}, {len(depths)} for {num_rows}")
         drafts = [s.propose(room, depth, num_rows=num_rows) for s, room, depth in zip(sessions, rooms, depths)]
@@ -197,6 +195,7 @@ class DraftSession:
         "_first",
         "_index",
         "_is_finished",
+        "_most",
         "_namespace",
         "_num_predicted",
         "_output_start",
@@ -217,6 +216,7 @@ class DraftSession:
     def __init__(self, drafter: Drafter, prompt: IntArray, prediction: IntArray, namespace: str | None) -> None:
         self._drafter = drafter
         self._policy = drafter.policy
+        self._most = drafter.policy.max_row_tokens
         self._namespace = namespace
         self._index = NgramIndex()
         self._num_predicted = len(prediction)
@@ -306,11 +306,13 @@ class DraftSession:
         """
         if self._is_finished:
             self._check_running()
-        if max_tokens < 0 or (max_depth is not None and max_depth < 0):
-            raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
-        if max_tokens == 0 or max_depth == 0:
+        if type(max_tokens) is not int or max_tokens < 0 or not (max_depth is None or type(max_depth) is int):
+            max_tokens, max_depth = bounds(max_tokens, max_depth)
+        if max_depth is not None and max_depth < 0:
+            bounds(max_tokens, max_depth)
+        most = self._most  # "if" rather than min: this is a tenth of what a draft takes
+        if max_tokens == 0 or max_depth == 0 or most == 0:
             return Draft.empty()
-        most = self._policy.max_draft_tokens  # "if" rather than min: this is a tenth of what a draft takes
         room = max_tokens if max_tokens < most else most
         depth = room if max_depth is None or max_depth > room else max_depth
         is_adaptive = self._policy.length_factor is None
@@ -388,6 +390,8 @@ class DraftSession:
             RuntimeError: the session is finished.
         """
         self._check_running()
+        if not isinstance(draft, Draft) or not isinstance(outcome, Outcome):
+            raise ValueError(f"expected a Draft and its Outcome, got {shown(draft)} and {shown(outcome)}")
         origin = -1
         if outcome.path:
             node = outcome.path[-1]
@@ -443,8 +447,7 @@ class DraftSession:
                 finished all the same.
         """
         was_finished, self._is_finished = self._is_finished, True
-        if remember not in (True, False, "output", "both"):
-            raise ValueError(f'remember must be True, False, "output" or "both", got {remember!r}')
+        one_of("remember", remember, (False, True, "output", "both"))
         if remember is False or was_finished:
             return
         if self._drafter.memory is None:

@@ -40,6 +40,7 @@ class SessionLines:
         wrong = {
             "max_branches": policy.max_branches != 1,
             "length_factor": policy.length_factor is not None,
+            "max_batch_tokens": policy.max_batch_tokens is not None,
             "recycle": drafter.recycle is not False,
             "suffix_tree": drafter.suffix_tree,
         }

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.checks import int_in
+from zerodraft.lookup.checks import bounds, flag, int_in, one_of
 from zerodraft.lookup.draft import Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.jacobi_window import Columns, JacobiWindow
+from zerodraft.lookup.memory import check_namespace
 from zerodraft.lookup.ngram_pool import GuessBelief, GuessTrie, NgramPool, extended
 
 MAX_WINDOW: Final = 256
@@ -33,7 +34,7 @@ class Lookahead:
     Attributes:
         window_size: columns of the window (W), 1 to 256.
         ngram_size: tokens of an n-gram (N), 2 to 32.
-        guess_set_size: most n-grams kept per first token and drafted per step (G), 0 to 256.
+        guess_set_size: most n-grams kept per first token and drafted per step (G), 1 to 256.
         pool_from_prompt: put the n-grams of the prompt, the prediction and the output into the pool as well.
         max_pool_keys: most first tokens kept; the one used longest ago makes room.
         shift: "one" moves the window by one position whatever was emitted, which was measured to be better;
@@ -61,15 +62,11 @@ class Lookahead:
     ) -> None:
         self.window_size: Final = int_in("window_size", window_size, 1, MAX_WINDOW)
         self.ngram_size: Final = int_in("ngram_size", ngram_size, 2, MAX_NGRAM)
-        self.guess_set_size: Final = int_in("guess_set_size", guess_set_size, 0, MAX_GUESSES)
+        self.guess_set_size: Final = int_in("guess_set_size", guess_set_size, 1, MAX_GUESSES)
         self.max_pool_keys: Final = int_in("max_pool_keys", max_pool_keys, 1, MAX_POOL_KEYS)
-        if not isinstance(pool_from_prompt, bool):
-            raise ValueError(f"pool_from_prompt must be True or False, got {pool_from_prompt!r}")
-        if shift not in SHIFTS:
-            raise ValueError(f"shift must be one of {SHIFTS}, got {shift!r}")
         self.memory: Final = None  # nothing is kept for later requests
-        self.pool_from_prompt: Final = pool_from_prompt
-        self.shift: Final = shift
+        self.pool_from_prompt: Final = flag("pool_from_prompt", pool_from_prompt)
+        self.shift: Final = one_of("shift", shift, SHIFTS)
 
     def begin(
         self, prompt_ids: TokenIds, prediction_ids: TokenIds | None = None, namespace: str | None = None
@@ -77,8 +74,9 @@ class Lookahead:
         """Start one request. A prediction goes into the pool like a prompt; a namespace changes nothing here.
 
         Raises:
-            ValueError: ids that are not integers in [0, 2**31 - 1].
+            ValueError: ids that are not integers in [0, 2**31 - 1], or a namespace that is neither a string nor None.
         """
+        check_namespace(namespace)
         prompt = as_token_ids(prompt_ids, "prompt_ids")
         prediction = as_token_ids(() if prediction_ids is None else prediction_ids, "prediction_ids")
         return LookaheadSession(self, prompt, prediction)
@@ -127,8 +125,7 @@ class LookaheadSession:
             ValueError: a negative bound. RuntimeError: the session is finished.
         """
         self._check_running()
-        if max_tokens < 0 or (max_depth is not None and max_depth < 0):
-            raise ValueError(f"max_tokens and max_depth must not be negative, got {max_tokens} and {max_depth}")
+        max_tokens, max_depth = bounds(max_tokens, max_depth)
         depth = max_tokens if max_depth is None else max_depth
         trie = self.guesses(max_tokens, depth)
         columns = self._window.num_columns(max_tokens - len(trie), depth) if self._tail else 0

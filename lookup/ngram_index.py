@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from zerodraft.lookup import _ngram_core as core
 from zerodraft.lookup._jit import direct
+from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.draft import MAX_TOKEN_ID, IntArray, as_token_ids
 
 _MAX_LENGTH: Final = 2**31 - 2**20  # positions are int32
@@ -127,8 +128,8 @@ class NgramIndex:
         Raises:
             ValueError: limit or max_len below 1.
         """
-        if limit < 1 or max_len < 1:
-            raise ValueError(f"limit and max_len must be at least 1, got {limit} and {max_len}")
+        int_in("limit", limit, 1, None)
+        int_in("max_len", max_len, 1, None)
         if len(self) == 0:
             return Occurrences(np.empty(0, np.int32), np.empty(0, np.int32))
         out = np.empty((2, min(limit, len(self))), np.int32)

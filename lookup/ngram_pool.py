@@ -41,8 +41,6 @@ class NgramPool:
 
     def add(self, gram: Sequence[int]) -> None:
         """Put an n-gram first among those of its first token."""
-        if self._guess_set_size == 0:
-            return
         key, tail = gram[0], tuple(gram[1:])
         tails = self._grams.get(key)
         if tails is None:

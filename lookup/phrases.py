@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from zerodraft.lookup.checks import bounds, int_in, shown
 from zerodraft.lookup.draft import BLOCK_ROWS, PHRASE, Draft, IntArray, as_token_ids
 from zerodraft.lookup.whole_file import write_whole
 
@@ -42,8 +43,9 @@ class PhraseBook:
             ModuleNotFoundError: pyahocorasick is not installed.
             ValueError: a phrase of another length, bad ids, or min_match out of range.
         """
-        if isinstance(min_match, bool) or not isinstance(min_match, int) or not 1 <= min_match < MAX_PHRASE_TOKENS:
-            raise ValueError(f"min_match must be an integer in [1, {MAX_PHRASE_TOKENS - 1}], got {min_match!r}")
+        min_match = int_in("min_match", min_match, 1, MAX_PHRASE_TOKENS - 1)
+        if isinstance(phrases, (str, bytes)) or not isinstance(phrases, Iterable):
+            raise ValueError(f"phrases must be sequences of token ids, got {shown(phrases)}")
         self.min_match: Final = min_match
         unique: dict[tuple[int, ...], None] = {}
         for number, phrase in enumerate(phrases):
@@ -70,6 +72,13 @@ class PhraseBook:
         Raises:
             ValueError: a text of fewer than ``min_match + 1`` tokens.
         """
+        if not callable(getattr(tokenizer, "encode", None)):
+            raise ValueError(f"tokenizer must have encode(text, add_special_tokens=False), got {shown(tokenizer)}")
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise ValueError(f"texts must be a sequence of strings, got {shown(texts)}")
+        texts = list(texts)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"texts must be strings, got {shown(texts)}")
         encoded = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
         return cls([getattr(ids, "ids", ids) for ids in encoded], min_match=min_match)
 
@@ -89,8 +98,7 @@ class PhraseBook:
         Raises:
             ValueError: max_tokens below 0, or bad ids.
         """
-        if max_tokens < 0:
-            raise ValueError(f"max_tokens must not be negative, got {max_tokens}")
+        max_tokens, _ = bounds(max_tokens, None)
         match, rests = self.begin(context).match()
         if not rests or not max_tokens:
             return Draft.empty()

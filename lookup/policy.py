@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.checks import int_in
+from zerodraft.lookup.checks import int_in, number_in, shown
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 MAX_DRAFT_TOKENS: Final = 4096
@@ -37,8 +37,8 @@ class DraftPolicy:
         cost: the target's CostCurve; "auto" stands for one measured by whoever runs the target, and where nobody does
             for ``DEFAULT_CURVE``.
         max_draft_tokens: upper bound on the nodes of one draft, 1 to 4096.
-        max_batch_tokens: upper bound on the nodes of all rows of one batch together, given to the likeliest; None: no
-            bound but what the cost curve says.
+        max_batch_tokens: upper bound on the nodes of all rows of one batch together, given to the likeliest; it binds
+            a single row, too (0: nothing is drafted). None: no bound but what the cost curve says.
         max_branches: upper bound on the copies drafted side by side, 1 (chains only) to 16.
         prompt_lookup_min: shortest match that is drafted from, at least 1 (vLLM's name).
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096 (vLLM's name).
@@ -58,37 +58,51 @@ class DraftPolicy:
     length_factor: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cost, CostCurve) and self.cost != "auto":
-            raise ValueError(f'cost must be a CostCurve or "auto", got {self.cost!r}')
-        int_in("max_draft_tokens", self.max_draft_tokens, 1, MAX_DRAFT_TOKENS)
-        if self.max_batch_tokens is not None:
-            int_in("max_batch_tokens", self.max_batch_tokens, 0, MAX_ROWS * MAX_DRAFT_TOKENS)
-        int_in("max_branches", self.max_branches, 1, MAX_BRANCHES)
-        int_in("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_LOOKUP)
-        int_in("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP)
+        if not isinstance(self.cost, CostCurve) and not (isinstance(self.cost, str) and self.cost == "auto"):
+            raise ValueError(f'cost must be a CostCurve or "auto", got {shown(self.cost)}')
+        for name, low, high in (
+            ("max_draft_tokens", 1, MAX_DRAFT_TOKENS),
+            ("max_batch_tokens", 0, MAX_ROWS * MAX_DRAFT_TOKENS),
+            ("max_branches", 1, MAX_BRANCHES),
+            ("prompt_lookup_min", 1, MAX_LOOKUP),
+            ("prompt_lookup_max", 1, MAX_LOOKUP),
+        ):
+            value = getattr(self, name)
+            if value is not None or name != "max_batch_tokens":
+                object.__setattr__(self, name, int_in(name, value, low, high))
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError(
                 "prompt_lookup_min must not exceed prompt_lookup_max, "
                 f"got {self.prompt_lookup_min} and {self.prompt_lookup_max}"
             )
-        if self.length_factor is not None and not 0 < self.length_factor <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"length_factor must be None or in (0, {MAX_DRAFT_TOKENS}], got {self.length_factor}")
+        if self.length_factor is not None:
+            factor = number_in("length_factor", self.length_factor, 0, MAX_DRAFT_TOKENS, above=True)
+            object.__setattr__(self, "length_factor", factor)
 
     @property
     def curve(self) -> CostCurve:
         """The cost curve in force."""
         return DEFAULT_CURVE if isinstance(self.cost, str) else self.cost
 
+    @property
+    def max_row_tokens(self) -> int:
+        """Upper bound on the nodes of a row: its own, and what the batch may have together."""
+        batch = self.max_batch_tokens
+        return self.max_draft_tokens if batch is None else min(self.max_draft_tokens, batch)
+
     def draft_length(self, match_len: int, room: int) -> int:
         """Tokens a ``length_factor`` drafts from a match of ``match_len`` tokens where ``room`` nodes are allowed."""
+        int_in("match_len", match_len, 0, None)
+        int_in("room", room, 0, None)
         factor = 1.0 if self.length_factor is None else self.length_factor
         return min(room, self.max_draft_tokens, max(1, int(factor * match_len)))
 
     def tables(self, num_rows: int = 1, context: int = 0) -> Tables:
         """What the adaptive rule looks up; solved once per process for each curve, cap, power of two of rows and of
         context (milliseconds), then found in a nanosecond-cheap cache."""
-        curve = self.curve
         int_in("num_rows", num_rows, 1, MAX_ROWS)
+        int_in("context", context, 0, None)
+        curve = self.curve
         rounded = 1 << max(context - 1, 1).bit_length() if curve.long_points else 0
         return _tables(curve, self.max_draft_tokens, 1 << (num_rows - 1).bit_length(), rounded)
 

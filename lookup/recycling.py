@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _recycling_core as core
-from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, Outcome
+from zerodraft.lookup.checks import bounds, int_in, shown
+from zerodraft.lookup.draft import BLOCK_ROWS, MAX_TOKEN_ID, Draft, IntArray, Outcome
 
 NUM_TOPK: Final = core.K
 MAX_KEYS: Final = 1 << 22
@@ -76,8 +77,7 @@ class TokenRecycler:
         Raises:
             ValueError: max_keys outside [4, 2**22].
         """
-        if isinstance(max_keys, bool) or not isinstance(max_keys, int) or not core.WAYS <= max_keys <= MAX_KEYS:
-            raise ValueError(f"max_keys must be an integer in [{core.WAYS}, {MAX_KEYS}], got {max_keys!r}")
+        max_keys = int_in("max_keys", max_keys, core.WAYS, MAX_KEYS)
         self._max_places = 1 << (max_keys.bit_length() - 1)
         self._lock = threading.Lock()
         self._state = np.zeros(core.NUM_STATE, np.int64)
@@ -101,6 +101,8 @@ class TokenRecycler:
 
         ``before`` -1: no token there.
         """
+        int_in("before", before, -1, MAX_TOKEN_ID)
+        int_in("last", last, 0, MAX_TOKEN_ID)
         place = core.find(self._keys, core.pair_key(before, last))
         if place < 0:
             place = core.find(self._keys, last)
@@ -155,8 +157,12 @@ class TokenRecycler:
 
     def propose(self, context: tuple[int, int], max_tokens: int, max_depth: int | None = None) -> Draft:
         """Draft the ``max_tokens`` likeliest nodes after two tokens, whatever they cost; -1: no token there."""
+        max_tokens, max_depth = bounds(max_tokens, max_depth)
+        if not isinstance(context, (tuple, list)) or len(context) != 2:
+            raise ValueError(f"context must be the last two tokens, got {shown(context)}")
+        before, last = (int_in("context", token, -1, MAX_TOKEN_ID) for token in context)
         depth = max_tokens if max_depth is None else max_depth
-        block, n = self.grow(context, NO_BLOCK, 0, max_tokens, depth, np.zeros(max_tokens + 2), 1.0)
+        block, n = self.grow((before, last), NO_BLOCK, 0, max_tokens, depth, np.zeros(max_tokens + 2), 1.0)
         return Draft.from_block(block[:, :n]) if n else Draft.empty()
 
     def grow(

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from zerodraft.lookup.checks import instance_of, int_in, number_in, shown
 from zerodraft.lookup.draft import SOURCE_NAMES, Draft, Outcome
 from zerodraft.lookup.trace import Trace
-
 
 # Why a row ended: an end token; a stop string; a criterion of the caller's or max_time; max_new_tokens or max_length;
 # the model's context. Where several are met on one token the first of them is named.
@@ -42,10 +42,8 @@ class GenerationStats:
     num_guard_stops: int = 0  # walks cut by the tie guard
     num_near_ties: int = 0  # places the tie guard saw where a forward's width could turn the choice
     num_window_nodes: int = 0  # drafted nodes that are computed, never walked (Lookahead)
-    num_foreign_tokens: int = (
-        0  # ids in prompts and predictions that the target does not have: nothing drafts from them
-    )
-    num_pruned_tokens: int = 0  # nodes left out of drafts: ids the target does not have or may not say, and those below
+    num_foreign_tokens: int = 0  # ids in prompts and predictions that the target does not have: left out there
+    num_pruned_tokens: int = 0  # nodes left out of drafts: ids it does not have or may not say, and those below
     drafted_by_depth: Counter[int] = field(default_factory=Counter)  # depth 1 = right after the root
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     drafted_by_source: Counter[str] = field(default_factory=Counter)
@@ -58,6 +56,19 @@ class GenerationStats:
     verify_seconds: float = 0.0  # processors, picking, criteria and streaming, once per emitted token
     total_seconds: float = 0.0
     trace: Trace | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name.startswith("num_"):
+                int_in(name, value, 0, None)
+            elif name.endswith("_seconds"):
+                number_in(name, value, 0.0)
+        for name, kind in (("trace", Trace), ("stand_down_reason", str)):
+            instance_of(name, getattr(self, name), kind)
+        if not all(isinstance(counts, Counter) for name, counts in vars(self).items() if "ed_by_" in name):
+            raise ValueError("drafted_by_... and accepted_by_... must be Counters")
+        if not isinstance(self.finish_reasons, list) or not set(self.finish_reasons) <= set(FINISH_REASONS):
+            raise ValueError(f"finish_reasons must be a list of {FINISH_REASONS}, got {shown(self.finish_reasons)}")
 
     def record(
         self, draft: Draft, outcome: Outcome, *, is_prefill: bool = False, row: int = 0, seconds: float = 0.0
@@ -121,6 +132,8 @@ class GenerationStats:
 
     def merge(self, other: GenerationStats) -> None:
         """Add another call's (or row's) counters to these; its rows' reasons follow these."""
+        if not isinstance(other, GenerationStats):
+            raise ValueError(f"other must be GenerationStats, got {shown(other)}")
         reason = self.stand_down_reason or other.stand_down_reason
         for name, value in vars(other).items():
             if name == "stand_down_reason":
@@ -143,7 +156,7 @@ class GenerationStats:
         return plain | {name: getattr(self, name) for name in derived}
 
 
-def has_paid(num_tokens: int, num_steps: int) -> bool:
+def has_paid(num_tokens: float, num_steps: float) -> bool:
     """True if so many tokens in so many steps are clearly more than plain decoding's one each."""
     return num_steps > 0 and num_tokens >= _PAYING * num_steps
 

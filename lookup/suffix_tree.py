@@ -9,7 +9,8 @@ import numpy as np
 from zerodraft.lookup import _suffix_core as core
 from zerodraft.lookup._address import address_of
 from zerodraft.lookup._jit import direct
-from zerodraft.lookup.draft import CONTEXT, INT32, MAX_TOKEN_ID, Draft, IntArray, as_token_ids
+from zerodraft.lookup.checks import bounds, int_in, number_in
+from zerodraft.lookup.draft import CONTEXT, INT32, MAX_TOKEN_ID, SOURCE_NAMES, Draft, IntArray, as_token_ids
 
 MAX_DRAFT_TOKENS: Final = 4096
 MAX_BRANCHES: Final = core.MAX_BRANCHES
@@ -213,12 +214,16 @@ class SuffixTree:
         >>> [round(float(p), 2) for p in tree.propose(2).probs]
         [0.67, 0.67]
         """
+        if type(max_tokens) is not int or (max_depth is not None and type(max_depth) is not int):
+            max_tokens, max_depth = bounds(max_tokens, max_depth)
+        min_prob = number_in("min_prob", min_prob, 0.0, 1.0)
+        int_in("max_branches", max_branches, 1, MAX_BRANCHES)
+        int_in("source", source, 0, len(SOURCE_NAMES) - 1)
         depth = max_tokens if max_depth is None else max_depth
-        in_range = 0 <= max_tokens <= MAX_DRAFT_TOKENS and depth >= 0 and 0.0 <= min_prob <= 1.0
-        if not in_range or not 1 <= max_branches <= MAX_BRANCHES:
+        if not 0 <= max_tokens <= MAX_DRAFT_TOKENS or depth < 0:
             raise ValueError(
-                f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}], max_depth not negative, max_branches in "
-                f"[1, {MAX_BRANCHES}] and min_prob in [0, 1], got {max_tokens}, {max_depth}, {max_branches}, {min_prob}"
+                f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}] and max_depth not negative, "
+                f"got {max_tokens} and {max_depth}"
             )
         block, n = self._propose_block(max_tokens, depth, max_branches, min_prob, source)
         if n == 0:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from zerodraft.lookup.checks import int_in, number_in
+
 MAX_GAMMA: Final = 256
 
 
@@ -114,8 +116,7 @@ def free_positions(seconds_per_forward: float, flops_per_second: float, flops_pe
         ("flops_per_second", flops_per_second),
         ("flops_per_position", flops_per_position),
     ):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive, got {value!r}")
+        number_in(name, value, 0.0, above=True)
     return seconds_per_forward * flops_per_second / flops_per_position
 
 
@@ -125,8 +126,8 @@ def free_gamma(positions: float, batch_size: int) -> int:
     >>> free_gamma(316, 64), free_gamma(316, 63)
     (3, 4)
     """
-    if batch_size < 1 or not positions >= 0:
-        raise ValueError(f"expected positions >= 0 and batch_size >= 1, got {positions!r} and {batch_size!r}")
+    int_in("batch_size", batch_size, 1, None)
+    number_in("positions", positions, 0.0)
     return max(0, math.floor(positions / batch_size) - 1)
 
 
@@ -144,8 +145,7 @@ def lookahead_expected_tokens(alpha: float, gamma: int, num_guesses: int) -> flo
     (1.9375, 4.47)
     """
     _check(alpha, gamma)
-    if isinstance(num_guesses, bool) or not isinstance(num_guesses, int) or num_guesses < 1:
-        raise ValueError(f"num_guesses must be an integer of 1 or more, got {num_guesses!r}")
+    int_in("num_guesses", num_guesses, 1, None)
     return gamma + 1.0 - math.fsum(math.pow(1.0 - math.pow(alpha, i), num_guesses) for i in range(1, gamma + 1))
 
 
@@ -157,8 +157,8 @@ def lookahead_speedup(expected: float, steps_per_guess: float) -> float:
     >>> lookahead_speedup(4.0, 3.0)
     2.0
     """
-    if not 1.0 <= expected < math.inf or not 1.0 <= steps_per_guess < math.inf:
-        raise ValueError(f"expected and steps_per_guess must be 1 or more, got {expected!r} and {steps_per_guess!r}")
+    number_in("expected", expected, 1.0)
+    number_in("steps_per_guess", steps_per_guess, 1.0)
     return (steps_per_guess - 1.0 + expected) / steps_per_guess
 
 
@@ -168,11 +168,9 @@ def lookahead_positions(window_size: int, ngram_size: int, guess_set_size: int) 
     >>> lookahead_positions(15, 5, 15)
     120
     """
-    if window_size < 1 or ngram_size < 2 or guess_set_size < 0:
-        raise ValueError(
-            "expected window_size of 1, ngram_size of 2, guess_set_size of 0 or more, "
-            f"got {window_size}, {ngram_size}, {guess_set_size}"
-        )
+    int_in("window_size", window_size, 1, None)
+    int_in("ngram_size", ngram_size, 2, None)
+    int_in("guess_set_size", guess_set_size, 0, None)
     return (window_size + guess_set_size) * (ngram_size - 1)
 
 
@@ -181,9 +179,6 @@ def _direct(alpha: float, gamma: int) -> float:
 
 
 def _check(alpha: float, gamma: int, cost: float = 0.0) -> None:
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha must be in [0, 1], got {alpha!r}")
-    if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
-        raise ValueError(f"gamma must be an integer of 0 or more, got {gamma!r}")
-    if not 0.0 <= cost < math.inf:
-        raise ValueError(f"cost must be 0 or more, got {cost!r}")
+    number_in("alpha", alpha, 0.0, 1.0)
+    int_in("gamma", gamma, 0, None)
+    number_in("cost", cost, 0.0)

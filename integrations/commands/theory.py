@@ -23,13 +23,17 @@ def theory(
     gflop: Annotated[
         float | None, typer.Option(help="1e9 FLOP per position, about twice the parameters.", show_default="none")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Rows that share a forward.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(help="Rows that share a forward; with the hardware's figures.", show_default="1")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what the published formulas promise. No model is loaded, nothing is measured."""
     from zerodraft.lookup import theory as formulas
 
     with one_line_errors():
+        if batch is not None and batch < 1:
+            raise ValueError(f"--batch must be at least 1, got {batch}")
         best = formulas.best_gamma(alpha, cost)
         drafted = best if gamma is None else gamma
         found: dict[str, Any] = {
@@ -47,9 +51,11 @@ def theory(
         hardware = [weight_gb, bandwidth, tflops, gflop]
         if None not in hardware:
             seconds = (weight_gb or 0.0) / (bandwidth or float("nan"))
-            found |= _free(formulas, seconds, tflops, gflop, batch)
+            found |= _free(formulas, seconds, tflops, gflop, batch or 1)
         elif any(value is not None for value in hardware):
             raise ValueError("--weight-gb, --bandwidth, --tflops and --gflop go together: give all four or none")
+        elif batch is not None:
+            raise ValueError("--batch has no effect without --weight-gb, --bandwidth, --tflops and --gflop")
         write_out(json.dumps(found, indent=2) + "\n" if as_json else _text(found))
 
 

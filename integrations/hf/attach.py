@@ -17,7 +17,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 from zerodraft.integrations.hf.decode import SessionMaker, decode
 from zerodraft.integrations.hf.request import OWN_ARGUMENTS, Request, check_streamer, warn_without_effect
 from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
-from zerodraft.integrations.hf.support import check_model, refuse
+from zerodraft.integrations.hf.support import check_is_model, check_model, refuse
 from zerodraft.lookup.beside import Beside
 from zerodraft.lookup.checks import flag, instance_of, one_of, shown
 from zerodraft.lookup.drafter import Drafter
@@ -84,7 +84,12 @@ def attach(
 
 
 def detach(model: Model) -> Model:
-    """Undo ``attach``: the model's ``generate`` is again what it was. Does nothing on a model without it."""
+    """Undo ``attach``: the model's ``generate`` is again what it was. Does nothing on a model without it.
+
+    Raises:
+        ValueError: what is no model.
+    """
+    check_is_model(model)
     attached = getattr(vars(model).get("generate"), "__func__", None)
     if isinstance(attached, _AttachedGenerate):
         if attached.inner is None:
@@ -303,8 +308,9 @@ class _AttachedGenerate:
         other = self._other_way(model, call)
         own = {name: call.pop(name) for name in OWN_ARGUMENTS if name in call}
         if other is not None:
-            if own:
-                warn_without_effect(", ".join(own), f"beside {other}: the call goes to the model's own path")
+            given = [name for name, value in own.items() if value is not getattr(Request, name)]
+            if given:
+                warn_without_effect(", ".join(given), f"beside {other}: the call goes to the model's own path")
             return original(**call)
         Request(**own, streamer=call.get("streamer"))  # wrong arguments are said before generate does anything
         if call.get("synced_gpus"):

@@ -347,11 +347,9 @@ class _Loop:
 
     def finish(self, remember: Any) -> None:
         """Close every session; ``remember`` as the caller of generate asked."""
-        stats = self._stats
-        stats.num_foreign_tokens, stats.num_pruned_tokens = (
-            self._sieve.num_foreign_tokens,
-            self._sieve.num_pruned_tokens,
-        )
+        stats, sieve = self._stats, self._sieve
+        stats.num_foreign_tokens = sieve.num_foreign_tokens
+        stats.num_pruned_tokens = sieve.num_pruned_tokens
         reasons = [self._request.off_reason, *(getattr(session, "stand_down_reason", None) for session in self._open)]
         if not stats.has_paid:
             stats.stand_down_reason = next((reason for reason in reasons if reason is not None), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 import warnings
 from collections.abc import Sequence
@@ -122,13 +121,7 @@ def _is_per_row(given: Any) -> bool:
         return int(given.ndim) > 1
     if isinstance(given, (str, bytes)):
         return False
-    return len(given) > 0 and (given[0] is None or hasattr(given[0], "__len__")) and not _is_scalar(given[0])
-
-
-def _is_scalar(value: Any) -> bool:
-    """True for a 0-dimensional tensor, which has a length by name only."""
-    try:
-        operator.index(value)
-    except TypeError:
+    if not len(given):
         return False
-    return True
+    first = given[0]  # a 0-dimensional tensor has a length by name only
+    return first is None or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)

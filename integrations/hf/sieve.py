@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -13,6 +14,7 @@ from zerodraft.integrations.hf.families import placeholder_ids
 from zerodraft.lookup.chained import likeliest_path
 from zerodraft.lookup.draft import CUSTOM, Draft, IntArray, as_token_ids
 
+Bools = npt.NDArray[np.bool_]
 _FAR: Final = 1 << 30  # the depth of a node that nobody may reach, and so of all below it
 
 
@@ -67,26 +69,24 @@ class Sieve:
             fits = likeliest_path(draft, fits & draft.verify)
         return draft.only(fits)
 
-    def _left_out(self, draft: Draft, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def _left_out(self, draft: Draft, ids: npt.NDArray[np.uint32], out: Bools) -> Bools:
         """Foreign nodes, and of the others that will never be said those that were drafted to be said."""
         is_foreign = ids == self._vocab_size
         if (is_foreign & (draft.source == CUSTOM)).any():
             raise ValueError(
                 f"drafted token ids must be in [0, {self._vocab_size - 1}], got {draft.token_ids.tolist()}"
             )
-        left: np.ndarray = is_foreign | (out & draft.verify)
-        return left
+        left_out: Bools = is_foreign | (out & draft.verify)
+        return left_out
 
 
 def vocab_size_of(model: PreTrainedModel) -> int:
-    """How many ids the model can read: rows of its input embedding, or what its configuration says."""
+    """How many ids the model can read: as many as its input embedding holds, or as its configuration says."""
     try:
-        weight = getattr(model.get_input_embeddings(), "weight", None)
+        size = getattr(model.get_input_embeddings(), "num_embeddings", None)
     except (AttributeError, NotImplementedError):
-        weight = None
-    if isinstance(weight, torch.Tensor) and weight.ndim == 2:
-        return int(weight.shape[0])
-    return int(model.config.get_text_config(decoder=True).vocab_size)
+        size = None
+    return int(model.config.get_text_config(decoder=True).vocab_size if size is None else size)
 
 
 def never_said(model: PreTrainedModel, config: GenerationConfig) -> set[int]:

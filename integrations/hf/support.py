@@ -47,13 +47,18 @@ def refuse(option: str, model: object, reason: str) -> Unsupported:
     )
 
 
+def check_is_model(model: object) -> None:
+    """Raise a ValueError for what is no model, or holds one inside."""
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"model must be a transformers PreTrainedModel, got {shown(model)}{_inside(model)}")
+
+
 def check_model(model: PreTrainedModel) -> Way:
     """Which way the model is decoded; Unsupported, by its class, where neither would be exact.
 
     What is no model is a ValueError. A model that the tests do not vouch for is tried out once, by some short forwards.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(f"model must be a transformers PreTrainedModel, got {shown(model)}{_inside(model)}")
+    check_is_model(model)
     if model.config.get_text_config(decoder=True)._attn_implementation == "flex_attention":
         raise refuse("attn_implementation='flex_attention'", model, "its masks are compiled for one width")
     what = why_own_cache(model)
@@ -71,7 +76,7 @@ def _inside(wrapper: object) -> str:
     places = {".get_base_model()": get_base() if callable(get_base) and not isinstance(wrapper, type) else None}
     places |= {f".{name}": getattr(wrapper, name, None) for name in ("_orig_mod", "module", "model")}
     found = next((place for place, inner in places.items() if isinstance(inner, PreTrainedModel)), None)
-    return "" if found is None else f": it wraps a model, give that one first: attach(model{found})"
+    return "" if found is None else f": it wraps a model, give that one: attach(model{found})"
 
 
 def check_mode(model: PreTrainedModel) -> None:
@@ -206,7 +211,7 @@ def _misfit(model: PreTrainedModel, keys: torch.Tensor, num_rows: int) -> tuple[
         return f"{keys.shape[0]} rows", str(num_rows)
     if keys.dtype != model.dtype and not torch.is_autocast_enabled(keys.device.type):
         return f"dtype {keys.dtype}", str(model.dtype)
-    if keys.device.type != model.device.type:
+    if keys.device.type != model.device.type != "meta":  # weights kept elsewhere say nothing about the cache
         return f"device {keys.device}", str(model.device)
     if config.model_type not in TESTED["trees"]:
         return None  # whose heads may be counted otherwise, or differ from layer to layer

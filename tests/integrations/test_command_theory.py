@@ -40,3 +40,15 @@ def test_errors_are_one_line() -> None:
         assert (result.exit_code, result.stdout) == (1, "")
         assert message in result.stderr
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_batch_is_a_number_of_rows_and_needs_the_hardware() -> None:
+    """CASES 48: an option that would do nothing is an error."""
+    for options, message in (
+        (["--batch", "0"], "--batch must be at least 1, got 0"),
+        (["--batch", "-3"], "--batch must be at least 1, got -3"),
+        (["--batch", "8"], "--batch has no effect without --weight-gb, --bandwidth, --tflops and --gflop"),
+    ):
+        result = theory(*options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert message in result.stderr

@@ -73,7 +73,7 @@ def test_the_same_object_again_and_again():
         assert seen[2] != seen[0]
 
 
-@pytest.mark.parametrize(("window", "ngram", "guesses"), [(60, 8, 60), (1, 2, 1), (256, 32, 256), (15, 5, 0)])
+@pytest.mark.parametrize(("window", "ngram", "guesses"), [(60, 8, 60), (1, 2, 1), (256, 32, 256), (15, 5, 1)])
 def test_extreme_settings_against_a_short_prompt(window, ngram, guesses):
     model, ids = support.tiny("llama"), support.prompt(7, 3)
     lookahead = Lookahead(window_size=window, ngram_size=ngram, guess_set_size=guesses)

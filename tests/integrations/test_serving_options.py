@@ -13,6 +13,7 @@ import pytest
 from zerodraft.integrations.engine_rows import EngineRows
 from zerodraft.integrations.memory_sync import MemorySync
 from zerodraft.integrations.serving_options import ACCELERATOR, ServingOptions
+from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.memory import DraftMemory
 
 
@@ -152,3 +153,11 @@ def test_a_directory_that_is_gone_or_damaged_is_said_once_and_drafting_goes_on(t
     (tmp_path / "manifest.json").unlink()
     sync.close()
     assert DraftMemory(1000, directory=tmp_path).num_tokens == 50
+
+
+def test_a_curve_may_be_given_as_it_describes_itself() -> None:
+    """CASES 48: ``CostCurve.as_dict`` with all that is in it was refused."""
+    curve = CostCurve([(1, 1.0), (9, 2.0)], [(1, 1.5), (9, 4.0)], (100, 900), row_cost=0.25)
+    assert ServingOptions(cost=curve.as_dict()).curve == curve
+    with pytest.raises(ValueError, match=r"got \['colour'\]"):
+        ServingOptions(cost=curve.as_dict() | {"colour": 1})

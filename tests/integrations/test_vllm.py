@@ -191,3 +191,21 @@ def test_one_of_the_tensor_parallel_workers_remembers(module, tmp_path, monkeypa
         proposer.propose([[*range(50, 80)]], lengths, rows)
         proposer.close()
         assert proposer.counts["tokens_remembered"] == kept
+
+
+def test_ids_that_the_model_does_not_have_are_left_out_and_counted(module, tmp_path, monkeypatch):
+    """CASES 42: a memory may come from a model with more ids."""
+    memory = DraftMemory(1000, directory=tmp_path / "memory")
+    memory.add([10, 11, 12, 13, 14, 15, 500, 16, 17])
+    memory.save()
+    write_options(tmp_path / "options.json", monkeypatch, memory_tokens=1000, memory_directory=str(tmp_path / "memory"))
+    drafted = {}
+    for size in (500, 501):
+        proposer = module.Proposer(config(get_vocab_size=lambda size=size: size))
+        rows, lengths = buffer([9, 10, 11, 12, 13])
+        (drafted[size],) = proposer.propose([[13]], lengths, rows)
+        left_out = proposer.counts["tokens_left_out"]
+        assert (left_out > 0) == (size == 500)
+        proposer.close()
+    assert drafted[500] == [14, 15]
+    assert drafted[501][:3] == [14, 15, 500]

@@ -104,9 +104,9 @@ def test_positions_that_are_nearly_free() -> None:
     [
         (lambda: theory.expected_tokens(1.1, 4), r"alpha must be in \[0, 1\], got 1.1"),
         (lambda: theory.expected_tokens(math.nan, 4), "alpha"),
-        (lambda: theory.expected_tokens(0.5, -1), "gamma must be an integer of 0 or more, got -1"),
+        (lambda: theory.expected_tokens(0.5, -1), "gamma must be at least 0, got -1"),
         (lambda: theory.expected_tokens(0.5, 1.5), "gamma"),  # type: ignore[arg-type]
-        (lambda: theory.speedup(0.5, 1, -0.1), "cost must be 0 or more, got -0.1"),
+        (lambda: theory.speedup(0.5, 1, -0.1), "cost must be a finite number at least 0, got -0.1"),
         (lambda: theory.free_positions(0.0, 1.0, 1.0), "seconds_per_forward"),
         (lambda: theory.free_gamma(10, 0), "batch_size"),
     ],

@@ -54,7 +54,7 @@ def test_off_is_the_default_and_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("bad", [1, "yes", None])
 def test_the_option_is_a_bool(bad: object) -> None:
-    with pytest.raises(ValueError, match="suffix_tree must be a bool"):
+    with pytest.raises(ValueError, match="suffix_tree must be True or False"):
         Drafter(suffix_tree=bad)  # type: ignore[arg-type]
 
 
