@@ -44,7 +44,20 @@ NEW = 32
 FACTORS = (4.0, 2.0, 8.0, 1.0, 16.0)  # on the weights, tried until the text is varied
 LONG = ((64, 150), (600, 700))  # window and prompt: as the trial sees it, and longer
 COLUMNS = (
-    *("family", "class", "kinds", "plain", "way", "exact", "why", "right", "wrong", "mixed", "tokens_per_forward"),
+    *(
+        "family",
+        "class",
+        "kinds",
+        "encoder",
+        "plain",
+        "way",
+        "exact",
+        "why",
+        "right",
+        "wrong",
+        "mixed",
+        "tokens_per_forward",
+    ),
     *("seeded", "batch", "second_turn", "long", "seconds"),
 )
 Result = dict[str, Any]
@@ -108,6 +121,7 @@ class Study:
         self.result: Result = {"family": family.name, "class": family.cls, "kinds": family.kinds, "plain": "not built"}
         self.model = tiny.tiny_model(family)
         self.is_encoder = bool(getattr(self.model.config, "is_encoder_decoder", False))
+        self.result["encoder"] = "yes" if self.is_encoder else "no"
         self.prompts = [prompt(1, 24), prompt(2, 33), prompt(3, 9)]
         self.options: dict[str, Any] = {"max_new_tokens": NEW}
 
