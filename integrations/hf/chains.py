@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -36,7 +36,7 @@ class ChainTarget:
         """``ids``: int64 (1, n) as generate hands them over; ``model_kwargs``: what it prepared, cache included."""
         self.model, self._ids, self._config = model, ids, config
         self._kwargs = model_kwargs
-        self._length = _num_covered(ids, config, model_kwargs)  # tokens in the cache
+        self._length = num_covered(ids, config, model_kwargs)  # tokens in the cache
         self._pending: list[int] = []  # written, but not in the cache any more: the next forward reads them again
         self._block: list[int] = []
         self._saved: Snapshot | None = None
@@ -191,7 +191,7 @@ def behind_prompt(model: PreTrainedModel, ids: list[int], run: Callable[[ChainTa
     )
 
 
-def _num_covered(ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> int:
+def num_covered(ids: torch.Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]) -> int:
     """Tokens of the prompt, those included that only a handed-in cache knows."""
     if "decoder_attention_mask" in model_kwargs or "encoder_outputs" in model_kwargs:
         return ids.shape[1]

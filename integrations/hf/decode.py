@@ -128,7 +128,7 @@ def _check(
     """Refuse what cannot be done, and say which way this call goes."""
     num_rows = input_ids.shape[0]
     check_mode(model)
-    way = way_of_call(model, input_ids, config, model_kwargs)
+    way = way_of_call(model, input_ids, config, cache, model_kwargs)
     check_options(model, config)
     if cache is not None:
         check_cache(model, cache, num_rows, way)

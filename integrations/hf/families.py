@@ -66,12 +66,13 @@ def foreign_part(model: PreTrainedModel) -> str | None:
     """
     if getattr(model, "is_quantized", False):
         return "quantized weights"
-    for module in _parts(model):
-        home = type(module).__module__
-        if not home.startswith(("torch.nn.modules.", "transformers.")):
-            return f"modules of another make ({home}.{type(module).__qualname__})"
-        if module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"):
-            return f"hooks on its {type(module).__name__}"
+    parts = _parts(model)
+    for kind in {type(part) for part in parts}:
+        if not kind.__module__.startswith(("torch.nn.modules.", "transformers.")):
+            return f"modules of another make ({kind.__module__}.{kind.__qualname__})"
+    for part in parts:
+        if part._forward_hooks or part._forward_pre_hooks or "parametrizations" in part._modules:
+            return f"hooks on its {type(part).__name__}"
     tensors = list(model.parameters())
     other = next((type(p.data).__name__ for p in tensors if type(p.data) is not torch.Tensor), None)
     if other is not None:

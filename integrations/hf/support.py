@@ -17,6 +17,7 @@ from transformers.cache_utils import (
 )
 from transformers.generation.configuration_utils import GenerationMode
 
+from zerodraft.integrations.hf.chains import num_covered
 from zerodraft.integrations.hf.families import (
     FORGETFUL,
     TESTED,
@@ -89,7 +90,11 @@ def check_mode(model: PreTrainedModel) -> None:
 
 
 def way_of_call(
-    model: PreTrainedModel, input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: Mapping[str, Any]
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    config: GenerationConfig,
+    cache: Cache | None,
+    model_kwargs: Mapping[str, Any],
 ) -> Way:
     """Which way this call goes: a model that drafts trees leaves some calls at batch 1 to its own cache.
 
@@ -102,10 +107,10 @@ def way_of_call(
     what = foreign_arguments(model_kwargs)
     option = f"the model arguments {what}" if what else None
     if option is None:
-        embeddings = model_kwargs.get("inputs_embeds")
-        length = (input_ids if embeddings is None else embeddings).shape[1]
+        read = num_covered(input_ids, config, model_kwargs)
+        begun = (cache.get_seq_length() if isinstance(cache, Cache) else 0) or read
         limits = PositionLimits(model.config.get_text_config(decoder=True))
-        border = limits.recomputed_between(length, length + (config.max_length or 0) - input_ids.shape[1])
+        border = limits.recomputed_between(begun, read + (config.max_length or 0) - input_ids.shape[1])
         option = None if border is None else f"a text that reaches position {border}"
     if option is None:
         return way

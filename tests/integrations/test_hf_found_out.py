@@ -103,6 +103,23 @@ def test_the_cache_is_made_anew_where_the_model_does_it(length):
             support.ours(model, ids.repeat(2, 1), None, max_new_tokens=NEW)
 
 
+@pytest.mark.parametrize("more", [4, 20])
+def test_a_second_turn_over_the_length_where_the_cache_is_made_anew(more):
+    """Within the second prompt, and while the second answer is written."""
+    model, ids = _phi3(), support.prompt(1, 20)
+
+    def turns(run):
+        first = run(ids, max_new_tokens=16, return_dict_in_generate=True)
+        prompt = torch.cat([first.sequences, support.prompt(9, more)], dim=1)
+        mask = torch.ones_like(prompt)
+        return run(prompt, max_new_tokens=NEW, cache=first.cache, attention_mask=mask)
+
+    expected = turns(lambda prompt, **rest: support.plain(model, prompt, **rest))
+    for make in (support.oracle, support.adversary):
+        got = turns(lambda prompt, m=make, **rest: support.ours(model, prompt, m(expected[0]), **rest)[0])
+        assert torch.equal(got, expected)
+
+
 @pytest.mark.parametrize("where", ["cpu", "disk"])
 @pytest.mark.parametrize("name", ["llama", "gated delta net"])
 def test_weights_elsewhere(name, where, tmp_path):
