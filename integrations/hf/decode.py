@@ -359,11 +359,11 @@ class _Loop:
 
 def _hand_back(target: Verifier, given: Any, config: GenerationConfig, num_rows: int) -> Any:
     """Fill the cache that generate prepared, or that the user handed in, where somebody will look at it."""
-    if given is None or num_rows > 1:
+    if num_rows > 1:
         return None
-    if config.return_dict_in_generate or getattr(given, "_is_user_defined", False):
-        return target.store(given)
-    return given
+    makes_its_own = given is None and isinstance(target, ChainTarget)
+    is_kept = config.return_dict_in_generate or getattr(given, "_is_user_defined", False)
+    return target.store(given) if is_kept and (given is not None or makes_its_own) else given
 
 
 def _package(

@@ -34,6 +34,8 @@ _PLACEHOLDERS: Final = tuple(
     f"{kind}_{end}" for kind in ("image", "video", "audio", "img", "vision") for end in ("token_id", "token_index")
 )
 
+_GIVEN_AS: Final = {"image": "pixel_values", "video": "pixel_values_videos"}
+
 # The table: what a model has that the ragged cache with explicit positions does not reproduce. The first that holds
 # sends it the way of chains, where a trial on the model itself has the last word.
 OWN_CACHE: Final[tuple[tuple[str, Callable[[PreTrainedModel, Any], bool]], ...]] = (
@@ -131,11 +133,13 @@ def foreign_arguments(model_kwargs: Mapping[str, Any]) -> list[str]:
     """
     known = ("attention_mask", "inputs_embeds", "position_ids", "logits_to_keep", "use_cache", "cache")
     types = ("token_type_ids", "mm_token_type_ids")
-    return sorted(
-        name
-        for name, value in model_kwargs.items()
-        if name not in known and not _is_empty(value) and not (name in types and not bool(value.any()))
-    )
+    names: set[str] = set()
+    for name, value in model_kwargs.items():
+        if name in known or _is_empty(value) or (name in types and not bool(value.any())):
+            continue
+        is_encoded = name == "mm_encoder_outputs"  # generate has read pictures already: named as the caller gave them
+        names.update((_GIVEN_AS.get(kind, kind) for kind in value) if is_encoded else [name])
+    return sorted(names)
 
 
 def _layer_types(text: Any) -> set[str]:
