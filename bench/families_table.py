@@ -33,10 +33,10 @@ def section(rows: list[Row]) -> str:
     refused = [row for row in able if row["exact"] == "refused"]
     lines = [f"| `{row['class']}` | {_why(row)} |" for row in refused]
     parts.append("\n".join([f"**Refused** ({len(refused)})", "", "| class | why |", "|---|---|", *lines]))
-    unable = [row for row in rows if row["plain"] != "ok"]
+    unable = [f"`{row['class']}`" for row in rows if row["plain"] != "ok"]
     parts.append(
         f"Not judged ({len(unable)}), as plain `generate` writes nothing from a text alone or the class is not built "
-        f"without further packages: {_names(unable)}."
+        f"without further packages: {', '.join(unable)}."
     )
     return "\n\n".join(parts) + "\n"
 
