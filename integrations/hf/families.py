@@ -75,6 +75,8 @@ def foreign_part(model: PreTrainedModel) -> str | None:
     for part in parts:
         if part._forward_hooks or part._forward_pre_hooks or "parametrizations" in part._modules:
             return f"hooks on its {type(part).__name__}"
+        if "forward" in vars(part):
+            return f"another forward in its {type(part).__name__}"
     tensors = list(model.parameters())
     other = next((type(p.data).__name__ for p in tensors if type(p.data) is not torch.Tensor), None)
     if other is not None:

@@ -60,6 +60,24 @@ def test_wrapped_modules_are_tried_out(factor):
     assert stats.num_decode_forwards < NEW / 2
 
 
+def test_a_forward_that_was_replaced_or_hooked_is_tried_out():
+    """A module of the right kind whose work is another's: in an attribute of its own, and in a hook."""
+
+    def over_the_whole(states):
+        return states * (1 + states.abs().amax() / 10)
+
+    for change in (
+        lambda layer: setattr(layer, "forward", lambda states, real=layer.forward: over_the_whole(real(states))),
+        lambda layer: layer.register_forward_hook(lambda module, args, out: over_the_whole(out)),
+    ):
+        model = copy.deepcopy(support.tiny("llama"))
+        change(model.model.layers[0].mlp)
+        with pytest.raises(
+            ValueError, match=r"LlamaForCausalLM with (another forward in|hooks on) its LlamaMLP: a trial"
+        ):
+            zerodraft.attach(model)
+
+
 def test_a_model_that_is_quantized_after_attach_is_tried_out_again():
     model = copy.deepcopy(support.tiny("llama"))
     zerodraft.attach(model)
