@@ -178,3 +178,12 @@ def test_a_cache_with_windows_under_full_attention_is_refused():
             model.generate(ids, max_new_tokens=4, cache=transformers.cache_utils.Cache(layers=layers))
     finally:
         zerodraft.detach(model)
+
+
+@pytest.mark.parametrize("name", support.MODEL_NAMES)
+def test_a_model_as_transformers_makes_it_needs_no_trial(name, monkeypatch):
+    from zerodraft.integrations.hf import support as doors
+
+    monkeypatch.setattr(doors, "what_is_off", lambda *_: pytest.fail("tried out"))
+    assert foreign_part(support.tiny(name)) is None
+    assert check_model(support.tiny(name)) == "trees"
