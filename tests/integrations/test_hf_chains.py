@@ -231,3 +231,15 @@ def test_replayed_positions_are_counted():
         handle.remove()
     assert stats.num_positions == sum(widths[-stats.num_decode_forwards :])
     assert stats.num_replayed_positions > 0
+
+
+@pytest.mark.parametrize("kind", ["short convolution", "bloom"])
+def test_the_cost_of_its_forwards_is_measured_on_its_own_way(kind, tmp_path):
+    from zerodraft.integrations.cost_measure import measured_curve
+
+    model = support.tiny_of("bloom", "BloomForCausalLM") if kind == "bloom" else _model(kind)
+    before = support.plain(model, support.prompt(1, 24), max_new_tokens=8)
+    curve = measured_curve(model, cache_dir=tmp_path, max_seconds=0.5)
+    assert [positions for positions, _ in curve.points][:3] == [1, 2, 4]
+    assert curve.row_cost == 0.0
+    assert torch.equal(support.plain(model, support.prompt(1, 24), max_new_tokens=8), before)
