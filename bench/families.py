@@ -44,21 +44,8 @@ NEW = 32
 FACTORS = (4.0, 2.0, 8.0, 1.0, 16.0)  # on the weights, tried until the text is varied
 LONG = ((64, 150), (600, 700))  # window and prompt: as the trial sees it, and longer
 COLUMNS = (
-    *(
-        "family",
-        "class",
-        "kinds",
-        "encoder",
-        "plain",
-        "way",
-        "exact",
-        "why",
-        "right",
-        "wrong",
-        "mixed",
-        "tokens_per_forward",
-    ),
-    *("seeded", "batch", "second_turn", "long", "seconds"),
+    *("family", "class", "kinds", "encoder", "plain", "way", "exact", "why", "right", "wrong", "mixed"),
+    *("tokens_per_forward", "seeded", "batch", "second_turn", "long", "seconds"),
 )
 Result = dict[str, Any]
 

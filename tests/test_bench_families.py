@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import support  # noqa: E402
+import support
 
-from zerodraft import Drafter  # noqa: E402
+from zerodraft import Drafter
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
 

@@ -50,7 +50,7 @@ def test_wrapped_modules_are_tried_out(factor):
     layer.o_proj = _Wrapped(layer.o_proj, factor)
     assert "_Wrapped" in foreign_part(model)
     if factor:
-        with pytest.raises(ValueError, match="LlamaForCausalLM with modules of another make .*_Wrapped"):
+        with pytest.raises(ValueError, match=r"LlamaForCausalLM with modules of another make .*_Wrapped"):
             zerodraft.attach(model)
         return
     ids = support.prompt(1)
