@@ -5,7 +5,7 @@ MODEL ?= qwen
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-matrix test-vllm bench soak lint types doctest clean
+.PHONY: demo test test-matrix test-families test-vllm bench soak lint types doctest clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python bench/demo.py --model $(MODEL)
@@ -15,6 +15,10 @@ test: $(VENV)/.test
 
 test-matrix: $(VENV)/.test
 	ZERODRAFT_TEST_MATRIX=all $(BIN)/python -m pytest -n 2 tests/integrations/test_hf_matrix.py
+
+# Every family that transformers can build, tiny: about 20 minutes on one core; goes on where it was stopped.
+test-families: $(VENV)/.test
+	$(BIN)/python bench/families.py
 
 # vLLM in an environment of its own in the user's cache: 3.5 GB and minutes, once; skipped where it cannot be installed.
 test-vllm: $(VENV)/.test

@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from zerodraft.integrations.hf.chains import ChainTarget, behind_prompt
+from zerodraft.integrations.hf.support import check_model
 from zerodraft.integrations.hf.target import Target
 from zerodraft.lookup.at_fork import NEVER, held_at_fork
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
@@ -51,7 +54,8 @@ def measured_curve(
     Timed on the path that drafts take (mask, positions, cache): at batch 1, for 1 to 128 positions at a context of 512
     tokens and for fewer widths at 4096, or less where the model's positions end before; for four rows with a quarter
     of the context each, which says what a row costs beside its positions. The cache is filled with zeros, so nothing is
-    prefilled. The best of several interleaved rounds counts, since what disturbs a forward only adds time. What was
+    prefilled; a model that keeps a state of its own is timed at 512 tokens only, which it reads. The best of several
+    interleaved rounds counts, since what disturbs a forward only adds time. What was
     timed is kept in ``cache_dir`` under a name made of the model's configuration, dtype, device, attention and threads;
     where the time was too short for ``ENOUGH_ROUNDS``, the next process goes on from there.
 
@@ -140,50 +144,71 @@ class Times:
         return times
 
 
-def _jobs(model: PreTrainedModel) -> list[Job]:
+def _jobs(model: PreTrainedModel, *, keeps_own: bool) -> list[Job]:
     room = _positions(model)
     widths = [n for n in WIDTHS if n <= max(2, room // 4)]
     short, long = min(CONTEXTS[0], room // 4), min(CONTEXTS[1], room - widths[-1] - 1)
     jobs = [(1, short, n) for n in widths]
+    if keeps_own:  # one row, and a context that is really read
+        return jobs
     if long >= 2 * short and set(LONG_WIDTHS) <= set(widths):
         jobs += [(1, long, n) for n in LONG_WIDTHS]
     return jobs + [(NUM_ROWS, short // NUM_ROWS, n) for n in ROW_WIDTHS if n in widths]
 
 
 def _measure(model: PreTrainedModel, times: Times, max_seconds: float) -> None:
-    jobs, best = _jobs(model), times.best
-    ids = np.random.default_rng(0).integers(0, _vocab_size(model), max(WIDTHS)).tolist()
+    keeps_own = check_model(model) == "chains"
+    jobs = _jobs(model, keeps_own=keeps_own)
+    ids = np.random.default_rng(0).integers(0, _vocab_size(model), max(*WIDTHS, jobs[0][1])).tolist()
     was_training = model.training
     model.eval()
     try:
         with torch.inference_mode():
+            if keeps_own:
+                behind_prompt(
+                    model, ids[: jobs[0][1]], lambda target: _take_times({1: target}, jobs, times, ids, max_seconds)
+                )
+                return
             targets = {num_rows: Target(model, num_rows) for num_rows in (1, NUM_ROWS)}
             for num_rows, target in targets.items():
                 target.prefill([torch.tensor(ids[:2])] * num_rows)
-            end = time.perf_counter() + max_seconds
-            _seconds(targets[1], jobs[0][1], ids[:2])  # warms up
-            for done in range(MAX_ROUNDS):
-                for number, job in enumerate(jobs):
-                    if (done or number >= MIN_WIDTHS) and time.perf_counter() > end:
-                        times.num_rounds += max(done, 1)
-                        return
-                    num_rows, context, n = job
-                    best[job] = min(best.get(job, math.inf), _seconds(targets[num_rows], context, ids[: n // num_rows]))
-            times.num_rounds += MAX_ROUNDS
+            _take_times(targets, jobs, times, ids, max_seconds)
     finally:
         model.train(was_training)
 
 
-def _seconds(target: Target, context: int, ids: list[int]) -> float:
+def _take_times(
+    targets: Mapping[int, Target | ChainTarget], jobs: list[Job], times: Times, ids: list[int], max_seconds: float
+) -> None:
+    """Round after round, until the time is over."""
+    best = times.best
+    end = time.perf_counter() + max_seconds
+    _seconds(targets[1], jobs[0][1], ids[:2])  # warms up
+    for done in range(MAX_ROUNDS):
+        for number, job in enumerate(jobs):
+            if (done or number >= MIN_WIDTHS) and time.perf_counter() > end:
+                times.num_rounds += max(done, 1)
+                return
+            num_rows, context, n = job
+            best[job] = min(best.get(job, math.inf), _seconds(targets[num_rows], context, ids[: n // num_rows]))
+    times.num_rounds += MAX_ROUNDS
+
+
+def _seconds(target: Target | ChainTarget, context: int, ids: list[int]) -> float:
     """One forward over ``ids`` in every row, behind ``context`` cached tokens; it leaves nothing committed behind."""
-    num_rows = len(target.cache.lengths)
-    target.cache.set_lengths([context] * num_rows)
+    num_rows = 1
+    if isinstance(target, Target):
+        num_rows = len(target.cache.lengths)
+        target.cache.set_lengths([context] * num_rows)
     draft = Draft.chain(ids[1:]) if len(ids) > 1 else Draft.empty()
     _wait(target.model)
     start = time.perf_counter()
     target.check([ids[0]] * num_rows, [draft] * num_rows)
     _wait(target.model)
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    if isinstance(target, ChainTarget):
+        target.keep([[0] if len(draft) == 0 else []])  # a narrow forward has no state to go back to
+    return seconds
 
 
 def _wait(model: PreTrainedModel) -> None:

@@ -164,6 +164,10 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         """Committed tokens per row; a copy."""
         return list(self.rows.of_row)
 
+    def _written(self) -> list[tuple[int, RaggedLayer]]:
+        """The layers that hold entries, with their numbers: those that share another's are passed over."""
+        return [(index, layer) for index, layer in enumerate(self.layers) if layer.is_initialized]
+
     def set_lengths(self, lengths: Sequence[int]) -> None:
         """Commit that many entries per row, written by forwards or ``load``."""
         assert len(lengths) == len(self.rows.of_row)
@@ -180,15 +184,16 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
             The number of columns.
         """
         need = max(self.rows.of_row) + width
-        largest = max(need, _FIXED_CAPACITY, *(layer.keys.shape[2] for layer in self.layers))
+        layers = [layer for _, layer in self._written()]
+        largest = max(need, _FIXED_CAPACITY, *(layer.keys.shape[2] for layer in layers))
         capacity: int = 1 << (largest - 1).bit_length()
-        for layer in self.layers:
+        for layer in layers:
             if layer.keys.shape[2] != capacity:
                 layer.resize(capacity)
                 _fix_address(layer.keys, layer.values)
         lengths = torch.tensor(self.rows.of_row)[:, None]
         if self.rows.starts is None or self.rows.starts.shape != lengths.shape:
-            self.rows.starts = lengths.to(self.layers[0].keys.device)
+            self.rows.starts = lengths.to(layers[0].keys.device)
             _fix_address(self.rows.starts)
         else:
             self.rows.starts.copy_(lengths)
@@ -215,7 +220,7 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         first_moved = next((i for i, entry in enumerate(entries) if entry != i), count)
         if first_moved < count:
             into = slice(start + first_moved, start + count)
-            for layer in self.layers:
+            for _, layer in self._written():
                 source = torch.tensor(entries[first_moved:], device=layer.keys.device) + start
                 layer.keys[row, :, into] = layer.keys[row, :, source]
                 layer.values[row, :, into] = layer.values[row, :, source]
@@ -228,7 +233,7 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
             entries: per row, in the order of the rows.
         """
         moves = any(places and places[-1] != len(places) - 1 for places in entries)
-        if moves and use_triton(self.layers[0].keys) and self._is_uniform():
+        if moves and use_triton(self._written()[0][1].keys) and self._is_uniform():
             self._move_all(entries)
             self.set_lengths([start + len(places) for start, places in zip(self.rows.of_row, entries)])
             return
@@ -237,7 +242,7 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
 
     def _is_uniform(self) -> bool:
         """True if all buffers have one shape and dtype, so that one launch can move them all."""
-        buffers = [buffer for layer in self.layers for buffer in (layer.keys, layer.values)]
+        buffers = [buffer for _, layer in self._written() for buffer in (layer.keys, layer.values)]
         return len({(buffer.shape, buffer.dtype, buffer.device) for buffer in buffers}) == 1
 
     def _move_all(self, entries: Sequence[Sequence[int]]) -> None:
@@ -248,12 +253,12 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
             [start, len(places), *places, *[0] * (most - len(places))]
             for start, places in zip(self.rows.of_row, entries)
         ]
-        buffers = [buffer for layer in self.layers for buffer in (layer.keys, layer.values)]
+        buffers = [buffer for _, layer in self._written() for buffer in (layer.keys, layer.values)]
         kv_cache_triton.commit(buffers, torch.tensor(moves, dtype=torch.int32, device=buffers[0].device))
 
     def select_rows(self, rows: Sequence[int]) -> None:
         """Go on with these rows only, in this order."""
-        for layer in self.layers:
+        for _, layer in self._written():
             index = torch.tensor(rows, device=layer.keys.device)
             layer.keys, layer.values = layer.keys[index], layer.values[index]
         self.rows.of_row = [self.rows.of_row[row] for row in rows]
@@ -261,10 +266,13 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
     def load(self, source: Cache) -> None:
         """Take over a DynamicCache that was handed in, at absolute positions, all rows equally long.
 
-        Entries that a sliding layer has already dropped are zeros here: no mask lets anybody see them.
+        Entries that a sliding layer has already dropped are zeros here: no mask lets anybody see them. Layers that
+        share another's entries hold none.
         """
         length = source.get_seq_length()
         for index, layer in enumerate(source.layers):
+            if layer.keys is None:
+                continue
             missing = length - layer.keys.shape[2]
             padded = [
                 torch.cat([states.new_zeros(*states.shape[:2], missing, states.shape[3]), states], dim=2)
@@ -279,7 +287,7 @@ class RaggedCache(Cache):  # type: ignore[misc, unused-ignore]
         assert len(lengths) == 1, lengths
         length = lengths.pop()
         target.reset()
-        for index, layer in enumerate(self.layers):
+        for index, layer in self._written():
             target.update(layer.keys[:, :, :length].clone(), layer.values[:, :, :length].clone(), index)
 
 

@@ -32,6 +32,7 @@ class GenerationStats:
     num_decode_forwards: int = 0  # forwards after the prefill, shared by the rows of a batch
     num_row_steps: int = 0  # row × decode forward, rows that were still running
     num_positions: int = 0  # positions computed in decode forwards, padding of narrower rows included
+    num_replayed_positions: int = 0  # of these, ones read again after a rejected draft
     num_drafts: int = 0  # row steps with at least one verifiable drafted token
     num_empty_drafts: int = 0  # row steps without
     num_draft_tokens: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import random
 import sys
 from pathlib import Path
@@ -151,6 +152,31 @@ def tiny_seq2seq(name: str) -> Any:
     return model
 
 
+OWN_STATE = {  # models that keep a state of their own, by its kind
+    "gated delta net": ("qwen3_next", "Qwen3NextForCausalLM"),
+    "Mamba-2 hybrid": ("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
+    "short convolution": ("lfm2", "Lfm2ForCausalLM"),
+}
+
+
+def tiny_of(family: str, cls: str, *, seed: int = 7, factor: float = 4.0, **odd: Any) -> Any:
+    """A tiny random model of any family, as the sweep over the families builds it; shared.
+
+    ``odd``: "own" fields of the configuration and fields of its "parts" that its names do not tell.
+    """
+    return _tiny_of(family, cls, seed, factor, json.dumps(odd))
+
+
+@functools.cache
+def _tiny_of(family: str, cls: str, seed: int, factor: float, odd: str) -> Any:
+    import torch
+
+    torch.set_num_threads(1)
+    tiny = bench_module("families_models")
+    config = tiny.tiny_config(family, odd=json.loads(odd) or None)
+    return tiny.spread(tiny.tiny_model(tiny.Family(family, cls), seed=seed, config=config), factor)
+
+
 def bench_module(name: str) -> Any:
     """A script of bench/ as a module; what stands beside it can be imported while it is loaded."""
     folder = Path(__file__).resolve().parent.parent / "bench"
@@ -158,7 +184,7 @@ def bench_module(name: str) -> Any:
     try:
         spec = importlib.util.spec_from_file_location(f"bench_{name}", folder / f"{name}.py")
         assert spec is not None and spec.loader is not None  # noqa: PT018
-        module = importlib.util.module_from_spec(spec)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(folder))

@@ -56,7 +56,7 @@ def attach(
     these arguments then do nothing, and a warning says so. Attaching again replaces the settings.
 
     Args:
-        model: a decoder-only model; not changed but for its ``generate`` attribute.
+        model: one that generates text (``docs/models.md``); not changed but for its ``generate`` attribute.
         drafter: where drafts come from; by default a ``Drafter`` over prompt, prediction and output.
         policy: how much that default drafter drafts; not together with ``drafter``. Where a policy's cost is "auto" the
             model's forwards are timed here once (seconds) and kept in the user's cache; small models are not timed.

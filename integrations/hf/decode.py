@@ -11,14 +11,18 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
+from zerodraft.integrations.hf.chains import ChainTarget
+from zerodraft.integrations.hf.families import Way
 from zerodraft.integrations.hf.fused import walk_together
 from zerodraft.integrations.hf.prompts import Prompts
 from zerodraft.integrations.hf.request import Request, warn_without_effect
 from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
 from zerodraft.integrations.hf.sieve import Sieve, never_said
-from zerodraft.integrations.hf.support import check_cache, check_mode, check_model, check_options, refuse
-from zerodraft.integrations.hf.target import Seq2SeqTarget, Target
+from zerodraft.integrations.hf.states import may_crop
+from zerodraft.integrations.hf.support import check_cache, check_mode, check_options, refuse, way_of_call
+from zerodraft.integrations.hf.target import Target, Verifier
 from zerodraft.kernels.verify import Walk, walk
+from zerodraft.lookup.chained import Chained
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.stats import GenerationStats
 
@@ -76,16 +80,21 @@ def decode(
     """
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
-    _check(model, config, given_cache, input_ids.shape[0], logits_processor, request)
-    _check_own(drafter, config, request)
     source_ids = model_kwargs.pop("inputs_tensor", None)
-    if model.config.is_encoder_decoder:
-        prompts = Prompts.read_decoder(model, input_ids, source_ids, given_cache)
+    way = _check(model, config, given_cache, input_ids, logits_processor, request, model_kwargs)
+    _check_own(drafter, config, request)
+    if way == "chains":
+        prompts = Prompts.read_chain(model, input_ids, model_kwargs, source_ids, given_cache)
     else:
         prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
     guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
     rows = _make_rows(model, prompts, logits_processor, stopping_criteria, config, request, guard)
-    target = _make_target(model, len(rows), given_cache, model_kwargs, request.compile)
+    target: Verifier
+    if way == "chains":
+        chains = target = ChainTarget(model, input_ids, config, {**model_kwargs, "cache": given_cache})
+        drafter = Chained(drafter, lambda: chains.num_pending)
+    else:
+        target = Target(model, len(rows), request.compile)
     _check_positions(model, target, prompts, config)
     sieve = Sieve(target.vocab_size, never_said(model, config), only_chains=target.only_chains)
     loop = _Loop(target, rows, stats, drafter, prompts, request, sieve)
@@ -107,34 +116,22 @@ def decode(
     return _package(model, rows, prompts, config, cache)
 
 
-def _make_target(
-    model: PreTrainedModel, num_rows: int, cache: Any, model_kwargs: dict[str, Any], compile: str
-) -> Target:
-    if not model.config.is_encoder_decoder:
-        return Target(model, num_rows, compile)
-    names = ("encoder_outputs", "attention_mask")
-    inputs = {name: model_kwargs.pop(name) for name in names if model_kwargs.get(name) is not None}
-    for name in ("logits_to_keep", "use_cache"):
-        model_kwargs.pop(name, None)
-    unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
-    if unknown:
-        raise refuse(f"the model arguments {unknown}", model, f"beside the decoder's ids only {names} are handled")
-    return Seq2SeqTarget(model, inputs, cache.cross_attention_cache)
-
-
 def _check(
     model: PreTrainedModel,
     config: GenerationConfig,
     cache: Any,
-    num_rows: int,
+    input_ids: torch.Tensor,
     processors: LogitsProcessorList,
     request: Request,
-) -> None:
-    check_model(model)
+    model_kwargs: dict[str, Any],
+) -> Way:
+    """Refuse what cannot be done, and say which way this call goes."""
+    num_rows = input_ids.shape[0]
     check_mode(model)
+    way = way_of_call(model, input_ids, config, cache, model_kwargs)
     check_options(model, config)
     if cache is not None:
-        check_cache(model, cache, num_rows)
+        check_cache(model, cache, num_rows, way)
     if num_rows > 1 and request.streamer is not None:
         raise refuse("a streamer and a batch", model, f"rows advance by themselves, streamers read one; got {num_rows}")
     if request.tie_guard == "on":
@@ -142,6 +139,11 @@ def _check(
             known = type(processor).__module__ == "transformers.generation.logits_process"
             if not known or any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
                 raise refuse(f"tie_guard='on' and {type(processor).__name__}", model, "it may count its calls")
+        if way == "chains" and (cache is None or not may_crop(cache)):
+            raise refuse(
+                "tie_guard='on'", model, "after a rejected draft no forward is narrow: its state is read again"
+            )
+    return way
 
 
 def _check_own(drafter: SessionMaker, config: GenerationConfig, request: Request) -> None:
@@ -157,7 +159,7 @@ def _check_own(drafter: SessionMaker, config: GenerationConfig, request: Request
         warn_without_effect("prediction_ids", "where nothing is drafted")
 
 
-def _check_positions(model: PreTrainedModel, target: Target, prompts: Prompts, config: GenerationConfig) -> None:
+def _check_positions(model: PreTrainedModel, target: Verifier, prompts: Prompts, config: GenerationConfig) -> None:
     """The scale of a row's positions must not depend on the rows beside it."""
     lengths = prompts.is_text.sum(1).tolist()
     border = target.border_between(lengths, max(lengths) + config.max_length - prompts.ids.shape[1])
@@ -220,7 +222,7 @@ class _Loop:
 
     def __init__(
         self,
-        target: Target,
+        target: Verifier,
         rows: list[Row],
         stats: GenerationStats,
         drafter: SessionMaker,
@@ -256,7 +258,7 @@ class _Loop:
     def prefill(self, cache: Any, chunk_size: int | None) -> None:
         """Read the prompts and emit every row's first token."""
         started = self._step_started = time.perf_counter()
-        if cache is not None and cache.get_seq_length() > 0:
+        if cache is not None:
             self._target.load(cache)
         logits = self._target.prefill(self._prompts.unread(), chunk_size=chunk_size)
         self._stats.prefill_seconds += time.perf_counter() - started
@@ -274,16 +276,15 @@ class _Loop:
         logits = self._target.check([row.last_id for row in self.running], drafts)
         self._stats.forward_seconds += time.perf_counter() - started
         self._stats.num_decode_forwards += 1
-        self._stats.num_positions += sum(len(row) for row in logits)
+        self._stats.num_positions += sum(len(row) for row in logits) + self._target.num_replayed
+        self._stats.num_replayed_positions += self._target.num_replayed
         started = time.perf_counter()
         walks: Sequence[Walk | None] = walk_together(self.running, drafts, logits) or [None] * len(drafts)
         outcomes = [
             self._walk(index, draft, logits[index], done) for index, (draft, done) in enumerate(zip(drafts, walks))
         ]
         # The last emitted token is not in the cache yet: it is the next forward's root.
-        self._target.cache.keep_all(
-            [[0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)] for outcome in outcomes]
-        )
+        self._target.keep([[0, *(node + 1 for node in outcome.path)][: len(outcome.new_ids)] for outcome in outcomes])
         self._stats.verify_seconds += time.perf_counter() - started
         self._settle(outcomes, drafts, is_prefill=False)
 
@@ -314,7 +315,7 @@ class _Loop:
         ``done`` is the walk itself where all rows were walked together.
         """
         row = self.running[index]
-        is_wide = len(draft) > 0
+        is_wide = len(draft) > 0 or self._target.num_replayed > 0
         num_topk = getattr(self._sessions[index], "num_topk", 0) if self._request.max_nodes else 0
         topk = (
             torch.topk(logits[: 1 + len(draft)], num_topk).indices.to("cpu", torch.int32).numpy() if num_topk else None
@@ -339,7 +340,7 @@ class _Loop:
             self._stats.record(draft, outcome, is_prefill=is_prefill, row=number, seconds=ended - self._step_started)
         alive = [index for index, row in enumerate(self.running) if not row.is_done]
         if 0 < len(alive) < len(self.running):
-            self._target.cache.select_rows(alive)
+            self._target.select_rows(alive)
         self.running = [self.running[index] for index in alive]
         self._sessions = [self._sessions[index] for index in alive]
         self._numbers = [self._numbers[index] for index in alive]
@@ -356,13 +357,13 @@ class _Loop:
             self._open.pop(0).finish(remember=remember)
 
 
-def _hand_back(target: Target, given: Any, config: GenerationConfig, num_rows: int) -> Any:
+def _hand_back(target: Verifier, given: Any, config: GenerationConfig, num_rows: int) -> Any:
     """Fill the cache that generate prepared, or that the user handed in, where somebody will look at it."""
-    if given is None or num_rows > 1:
+    if num_rows > 1:
         return None
-    if config.return_dict_in_generate or getattr(given, "_is_user_defined", False):
-        target.store(given)
-    return given
+    makes_its_own = given is None and isinstance(target, ChainTarget)
+    is_kept = config.return_dict_in_generate or getattr(given, "_is_user_defined", False)
+    return target.store(given) if is_kept and (given is not None or makes_its_own) else given
 
 
 def _package(

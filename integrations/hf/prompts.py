@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from zerodraft.integrations.hf.families import foreign_arguments
 from zerodraft.integrations.hf.request import Predictions
 from zerodraft.integrations.hf.support import refuse
 from zerodraft.lookup.draft import IntArray
@@ -51,9 +52,7 @@ class Prompts:
         mask = model_kwargs.pop("attention_mask", None)
         embeddings = model_kwargs.pop("inputs_embeds", None)
         positions = model_kwargs.pop("position_ids", None)
-        for name in ("logits_to_keep", "use_cache"):
-            model_kwargs.pop(name, None)
-        unknown = sorted(name for name, value in model_kwargs.items() if value is not None)
+        unknown = foreign_arguments(model_kwargs)
         if unknown:
             raise refuse(f"the model arguments {unknown}", model, "only ids or embeddings and a mask are handled")
         past = cache.get_seq_length() if cache is not None else 0
@@ -75,19 +74,34 @@ class Prompts:
         return cls(input_ids, is_text, num_cached, embeddings)
 
     @classmethod
-    def read_decoder(cls, model: PreTrainedModel, decoder_ids: torch.Tensor, source_ids: Any, cache: Any) -> Prompts:
-        """The start of an encoder-decoder model's answer, and the text its encoder has read.
+    def read_chain(
+        cls, model: PreTrainedModel, input_ids: torch.Tensor, model_kwargs: dict[str, Any], source_ids: Any, cache: Any
+    ) -> Prompts:
+        """The one row to continue in the model's own cache, and the text that an encoder has read.
+
+        The model's arguments stay where they are: it reads them itself, as in plain ``generate``.
 
         Raises:
-            Unsupported: more than one row, or a cache of a former turn.
+            Unsupported: more than one row, a hidden last token, or a former turn's cache beside an encoder.
         """
-        if decoder_ids.shape[0] > 1:
-            raise refuse(f"a batch of {decoder_ids.shape[0]}", model, "an encoder-decoder model is decoded row by row")
-        if cache is not None and cache.get_seq_length() > 0:
-            raise refuse("a handed-in cache", model, "an encoder-decoder model starts afresh")
-        is_text_source = source_ids is not None and source_ids.ndim == 2 and not source_ids.is_floating_point()
-        is_text = torch.ones_like(decoder_ids, dtype=torch.bool)
-        return cls(decoder_ids, is_text, 0, source_ids=source_ids if is_text_source else None)
+        if input_ids.shape[0] > 1:
+            what = foreign_arguments(model_kwargs) if not model.config.is_encoder_decoder else []
+            beside = f" and the model arguments {what}" if what else ""
+            reason = "what is read in the model's own cache is decoded row by row"
+            raise refuse(f"a batch of {input_ids.shape[0]}{beside}", model, reason)
+        is_text = torch.ones_like(input_ids, dtype=torch.bool)
+        if model.config.is_encoder_decoder:
+            if cache is not None and cache.get_seq_length() > 0:
+                raise refuse("a handed-in cache", model, "an encoder-decoder model starts afresh")
+            is_source = isinstance(source_ids, torch.Tensor) and source_ids.ndim == 2
+            is_source = is_source and not source_ids.is_floating_point()
+            return cls(input_ids, is_text, 0, source_ids=source_ids if is_source else None)
+        mask = model_kwargs.get("attention_mask")
+        if mask is not None and not bool(mask[:, -1].all()):
+            raise refuse("an attention mask that ends in 0", model, "pad on the left")
+        if mask is not None and mask.shape[1] >= input_ids.shape[1] > 0:
+            is_text = mask[:, -input_ids.shape[1] :].to(device=input_ids.device, dtype=torch.bool)
+        return cls(input_ids, is_text, 0)
 
     def unread(self) -> list[torch.Tensor]:
         """Per row, the token ids (n,) or embeddings (n, hidden) that the model has not seen yet, without padding."""

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from zerodraft.integrations.hf.families import placeholder_ids
+from zerodraft.lookup.chained import likeliest_path
 from zerodraft.lookup.draft import CUSTOM, Draft, IntArray, as_token_ids
 
 Bools = npt.NDArray[np.bool_]
 _FAR: Final = 1 << 30  # the depth of a node that nobody may reach, and so of all below it
-_PLACEHOLDERS: Final = ("image_token_id", "image_token_index", "video_token_id", "audio_token_id", "audio_token_index")
 
 
 class Sieve:
@@ -65,7 +66,7 @@ class Sieve:
         fits = depths <= max_depth
         fits[max_nodes:] = False
         if self._only_chains:
-            fits &= np.logical_and.accumulate(draft.parents == np.arange(len(draft)) - 1) & draft.verify
+            fits = likeliest_path(draft, fits & draft.verify)
         return draft.only(fits)
 
     def _left_out(self, draft: Draft, ids: npt.NDArray[np.uint32], out: Bools) -> Bools:
@@ -92,9 +93,7 @@ def never_said(model: PreTrainedModel, config: GenerationConfig) -> set[int]:
     """Ids that no text of this call will hold: suppressed ones, single bad words, placeholders of other inputs."""
     ids: set[int] = set(_ints(config.suppress_tokens))
     ids.update(int(words[0]) for words in config.bad_words_ids or () if len(words) == 1)
-    for name in _PLACEHOLDERS:
-        ids.update(_ints(getattr(model.config, name, None)))
-    return ids
+    return ids | placeholder_ids(model)
 
 
 def _ints(value: Any) -> list[int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
 from zerodraft.integrations.hf.shapes import fixed_shapes
 from zerodraft.integrations.hf.sieve import vocab_size_of
@@ -18,6 +18,33 @@ from zerodraft.lookup.draft import Draft
 
 FORWARD_FLOOR: Final = 64  # positions that cost a CPU as much as one more forward does
 ATTENTION_SLOWNESS: Final = 2.0  # masked attention's time per operation against that of the big matrix products
+
+
+class Verifier(Protocol):
+    """What the decoding loop needs of a target; ``Target`` and ``ChainTarget`` are the two.
+
+    Rows are numbered as they stand in the forward now. The cache holds all tokens of a row but the last emitted one.
+    """
+
+    only_chains: bool  # drafts must be chains
+    vocab_size: int
+    num_replayed: int  # positions of the last forward that had been computed before; they come first, without logits
+
+    def load(self, cache: Cache) -> None: ...
+
+    def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]: ...
+
+    def max_draft_depth(self, row: int) -> int: ...
+
+    def border_between(self, lengths: Sequence[int], last: int) -> int | None: ...
+
+    def check(self, last_ids: Sequence[int], drafts: Sequence[Draft]) -> Sequence[torch.Tensor]: ...
+
+    def keep(self, entries: Sequence[Sequence[int]]) -> None: ...
+
+    def select_rows(self, rows: Sequence[int]) -> None: ...
+
+    def store(self, cache: Cache) -> Cache: ...
 
 
 class Target:
@@ -30,11 +57,12 @@ class Target:
         config = model.config.get_text_config(decoder=True)
         self.vocab_size = vocab_size_of(model)
         self._windows = _windows_by_layer_type(config)
-        self._limits = _PositionLimits(config)
+        self._limits = PositionLimits(config)
         self._column_cost = _column_cost(model) if num_rows > 1 else 0.0
         self._trims_prefill = model._supports_logits_to_keep()
 
     only_chains = False  # True where a draft's branches cannot be told apart by position
+    num_replayed = 0  # a rejected draft costs nothing here
 
     def prefill(self, rows: Sequence[torch.Tensor], *, chunk_size: int | None = None) -> list[torch.Tensor]:
         """Read the prompts and return the logits (1, V) after each row's last token.
@@ -199,47 +227,26 @@ class Target:
         """
         return self._limits.border_between(lengths, last)
 
+    def keep(self, entries: Sequence[Sequence[int]]) -> None:
+        """Commit these of the last forward's positions, per row; 0 is the root. The rest is forgotten."""
+        self.cache.keep_all(entries)
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order."""
+        self.cache.select_rows(rows)
+
     def load(self, cache: Cache) -> None:
-        """Start from a cache of a former turn."""
-        self.cache.load(cache)
+        """Start from what a cache of a former turn holds."""
+        if cache.get_seq_length() > 0:
+            self.cache.load(cache)
 
-    def store(self, cache: Cache) -> None:
-        """Hand the committed entries back."""
+    def store(self, cache: Cache) -> Cache:
+        """Fill ``cache`` with the committed entries and hand it back."""
         self.cache.store(cache)
+        return cache
 
 
-class Seq2SeqTarget(Target):
-    """The decoder of an encoder-decoder model: one row, chains only, as its decoder counts positions by itself."""
-
-    only_chains = True
-
-    def __init__(self, model: PreTrainedModel, encoder_inputs: dict[str, Any], cross_attention: Cache) -> None:
-        """``encoder_inputs``: what every decoder forward needs (``encoder_outputs`` and the encoder's mask)."""
-        super().__init__(model, 1)
-        self._encoder_inputs = encoder_inputs
-        self._both = EncoderDecoderCache(self.cache, cross_attention)
-
-    def _forward(
-        self, block: torch.Tensor, positions: torch.Tensor, mask: Any, call: Any = None, **options: Any
-    ) -> torch.Tensor:
-        out = self.model(
-            decoder_input_ids=block,
-            cache=self._both,
-            use_cache=True,
-            return_dict=True,
-            **self._encoder_inputs,
-            **options,
-        )
-        logits: torch.Tensor = out.logits
-        return logits
-
-    def store(self, cache: EncoderDecoderCache) -> None:
-        """Hand the decoder's entries back; the encoder's were written in place."""
-        self.cache.store(cache.self_attention_cache)
-        cache.is_updated = dict(self._both.is_updated)
-
-
-class _PositionLimits:
+class PositionLimits:
     """Positions that one forward must not cross: the last learned one, and where scaled rotary embeddings switch."""
 
     def __init__(self, config: Any) -> None:
@@ -248,24 +255,31 @@ class _PositionLimits:
         names = ("max_position_embeddings", "original_max_position_embeddings")
         found = [getattr(config, name, None) for name in names]
         found += [entry.get(names[1]) for entry in per_type]
-        self._borders = sorted({int(value) for value in found if value})
+        self.borders = sorted({int(value) for value in found if value})
         kinds = {entry.get("rope_type", entry.get("type")) for entry in per_type}
         self._hard_end = not rope or "dynamic" in kinds  # learned positions, or a new scale at every length
+        self._recomputes = "longrope" in kinds
         self._is_dynamic, self._switches = "dynamic" in kinds, bool(kinds & {"dynamic", "longrope"})
         self._last_switch = max((int(value) for value in found[1:] if value), default=2**30)
 
     def depth_after(self, position: int) -> int:
-        for border in self._borders:
+        for border in self.borders:
             if position < border:
                 return border - 1 - position
-        return 0 if self._hard_end and self._borders else 2**30
+        return 0 if self._hard_end and self.borders else 2**30
+
+    def recomputed_between(self, length: int, last: int) -> int | None:
+        """A border that a text of ``length`` to ``last`` tokens crosses, where models make their cache anew."""
+        if not self._recomputes or not self.borders or not length <= self.borders[0] < last:
+            return None
+        return self.borders[0]
 
     def border_between(self, lengths: Sequence[int], last: int) -> int | None:
         """Where the longest row decides on the scale of all, and rows up to ``last`` may lie on both sides of that."""
-        if not self._switches or not self._borders or len(lengths) == 1 or last <= self._borders[0]:
+        if not self._switches or not self.borders or len(lengths) == 1 or last <= self.borders[0]:
             return None
         all_beyond = min(lengths) > self._last_switch and not self._is_dynamic
-        return None if all_beyond else self._borders[0]
+        return None if all_beyond else self.borders[0]
 
 
 def _column_cost(model: PreTrainedModel) -> float:

@@ -34,6 +34,7 @@ NOT_AS_WRITTEN: list[tuple[str, str, list[str]]] = [
     (r"\.ci/(run|pythons)", "it is what CI does, this test included", []),
     (r"pip install .*", "downloads; CI's own environment is made by the same command in the Makefile", []),
     (r"make bench", "needs the extra bench, which CI leaves out, and half a minute", ["make --dry-run bench"]),
+    (r"make test-families", "20 minutes; a run of its own", ["make --dry-run test-families"]),
     (r"make test-vllm", "minutes, and 3.5 GB once; a run of its own", ["make --dry-run test-vllm"]),
     (r"python bench/replicas\.py", "two minutes", ["python bench/replicas.py --seconds 7 --cap 30000"]),
     (r"make soak", "ten minutes; tests/lookup/test_soak.py runs it in small", ["make --dry-run soak"]),
