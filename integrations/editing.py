@@ -199,7 +199,7 @@ class Edit:
         *lines, last = text.split("\n")
         for line in lines:
             block.feed(line)
-        if last and not (written.hit_limit and last.strip("` ")):  # else the line was cut off
+        if last and (not written.hit_limit or last.startswith(self.fence)):  # else the line was cut off
             block.feed(last)
         found = block.answer(is_ended=is_ended)
         answer = f"{self.fence}{self.language}\n{text}"

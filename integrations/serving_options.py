@@ -110,7 +110,7 @@ class ServingOptions:
                 raise ValueError(f"unknown options {unknown}, known are {known}")
             return cls(**fields)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{file}: {error}") from None
+            raise ValueError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
 
     def drafter(self, max_draft_tokens: int) -> Drafter:
         """The drafter that these options ask for; it drafts chains.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +55,8 @@ def one_line_errors() -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             raise
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if isinstance(error, OSError) and error.strerror:  # without the system's number for it
+            line = error.strerror if error.filename is None else f"{os.fspath(error.filename)!s}: {error.strerror}"
         talk(line)
         raise typer.Exit(1) from error
 

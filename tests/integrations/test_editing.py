@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, ClassVar
 
 import pytest
+from stand_ins import tiny_llama
 
 import zerodraft
 from zerodraft.integrations.editing import EditError, edit_text
@@ -128,6 +130,87 @@ def test_arguments_outside_their_range(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         edit_text(tiny_model, tokenizer, CODE, **({"instruction": "Rename."} | arguments))
+
+
+SETTINGS: dict[str, Any] = {
+    "no_repeat_ngram_size": 2,
+    "min_new_tokens": 500,
+    "min_length": 500,
+    "suppress_tokens": [90, 91, 92],
+    "begin_suppress_tokens": list(range(3, 259)),
+    "bad_words_ids": [[95, 96]],
+    "sequence_bias": {(97,): -1e6},
+    "repetition_penalty": 5.0,
+    "exponential_decay_length_penalty": (3, 50.0),
+    "forced_eos_token_id": 7,
+    "stop_strings": ["return"],
+    "max_time": 1e-9,
+    "return_dict_in_generate": True,
+    "output_scores": True,
+    "do_sample": True,
+    "temperature": 9.0,
+    "top_k": 1,
+    "min_p": 0.9,
+    "use_cache": False,
+}
+
+
+@pytest.mark.parametrize("is_attached", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_setting_of_the_checkpoint_reaches_an_edit(
+    scripted: Any, tokenizer: Any, name: str, is_attached: bool
+) -> None:
+    """CASES 38: what a pipeline needs of generate it sets; the rest it neutralizes and names."""
+    model = scripted(f"{NEW}````")
+    setattr(model.generation_config, name, SETTINGS[name])
+    if is_attached:
+        zerodraft.attach(model)
+    result = edit_text(model, tokenizer, CODE, "Rename.")
+    assert result.text == NEW
+    assert result.stats.num_decode_forwards < len(NEW) / 2
+    ours = {"repetition_penalty", "do_sample", "temperature", "top_k", "use_cache"}
+    assert [entry.split("=")[0] for entry in result.left_out] == ([] if name in ours else [name])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_setting_of_the_checkpoint_reaches_a_text_or_a_summary(tokenizer: Any, name: str) -> None:
+    texts = []
+    for is_set in (False, True):
+        model = tiny_llama()
+        if is_set:
+            setattr(model.generation_config, name, SETTINGS[name])
+        texts.append(zerodraft.generate_text(model, tokenizer, "hi", max_new_tokens=8).text)
+        texts.append(zerodraft.summarize_text(model, tokenizer, "A text.", max_new_tokens=8).text)
+    assert texts[:2] == texts[2:]
+
+
+def test_a_text_ends_where_the_context_does(tiny_model: Any, tokenizer: Any) -> None:
+    prompt = "x = 1\n" * 675
+    result = zerodraft.generate_text(tiny_model, tokenizer, prompt, max_new_tokens=200)
+    assert result.finish_reason == "context"
+    assert result.num_prompt_tokens + len(result.token_ids) == 4096
+    assert zerodraft.generate_text(tiny_model, tokenizer, prompt, max_new_tokens=2).finish_reason == "length"
+    with pytest.raises(ValueError, match="room in the context of 4096"):
+        zerodraft.generate_text(tiny_model, tokenizer, prompt * 2)
+
+
+def test_an_error_holds_what_there_is(scripted: Any, tokenizer: Any) -> None:
+    with pytest.raises(EditError) as caught:
+        edit_text(scripted(f"{NEW}````"), tokenizer, CODE, "Rename.", max_new_tokens=30)
+    error = caught.value
+    assert error.text == "def area(breadth, height):\n"
+    assert error.completed == CODE.replace("width, height):", "breadth, height):")
+    assert error.diff.startswith("--- a/file\n+++ b/file\n@@ -1,")
+    assert "-print" not in error.diff, "what the answer did not come to is not taken to be deleted"
+    assert error.answer.startswith("````\ndef area")
+
+
+def test_options_without_effect_are_said() -> None:
+    with pytest.warns(UserWarning, match="top_p and seed without a temperature"):
+        Sampling(top_p=0.5, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Sampling(0.5, top_p=0.5, seed=3)
 
 
 def test_code_with_fences_gets_a_longer_one(scripted: Any, tokenizer: Any) -> None:

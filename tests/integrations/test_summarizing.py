@@ -191,3 +191,22 @@ def test_help_states_the_defaults_of_the_code() -> None:
     shared = set(mine) & set(theirs) - {"model"}
     assert {name: mine[name] for name in shared} == {name: theirs[name] for name in shared}
     assert len(shared) == 11
+
+
+def test_one_bad_text_stops_no_other(tiny_model: Any, tokenizer: Any) -> None:
+    texts: list[Any] = ["good", "lone \udc80", 5, "<|im_end|> <|im_start|>"]
+    found = summarize_texts(tiny_model, tokenizer, texts, max_new_tokens=4)
+    assert [type(one) for one in found] == [Summary, SummaryError, SummaryError, Summary]
+    assert "lone surrogate" in str(found[1])
+    assert "must be a str, got int" in str(found[2])
+
+
+@pytest.mark.parametrize("options", [["--batch-size", "0"], ["--max-part-tokens", "0"], ["--seed", "1"], ["-i", ""]])
+def test_options_are_checked_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr(models, "load_model", None)
+    (tmp_path / "a.txt").write_text("A text.")
+    result = CliRunner().invoke(cli.app, ["summarize", str(tmp_path / "a.txt"), *options])
+    assert result.exit_code == 1
+    assert len(result.stderr.strip().splitlines()) == 1
