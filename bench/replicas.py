@@ -86,12 +86,13 @@ def replica(directory: str, cap: int, number: int, board: Any, until: float) -> 
         memory.save()
         mine[TOTAL_THEN], mine[PUBLISHED] = total, written
         assert memory.num_tokens <= cap
+        then = int(table[other, TOTAL_THEN])  # before what was published by then or later: an age is never too low
         published = int(table[other, PUBLISHED])
         if published:
             text = published - 1 - rng.randrange(3)
             memory.refresh()
             found = knows_in(memory, other, text, namespace, LENGTH)
-            age = int(table[:, TOKENS].sum()) - int(table[other, TOTAL_THEN])
+            age = int(table[:, TOKENS].sum()) - then
             assert found or age > cap // 2, f"replica {number} misses text {text} of {other}, published before"
             mine[FOUND if found else MISSED] += 1
         stranger = (number + 2) % NUM_REPLICAS

@@ -29,21 +29,20 @@ def check_writable(path: Path) -> None:
         FileError: naming what is in the way.
     """
     try:
-        is_there = os.path.exists(path)
-        if os.path.isdir(path):
-            raise FileError(f"cannot write {path}: it is a folder")
-        if is_there and not os.access(path, os.W_OK):
-            raise FileError(f"cannot write {path}: it is write-protected")
-        if not is_there:
-            folder = Path(os.path.realpath(path)).parent
-            if not folder.is_dir():
-                raise FileError(f"cannot write {path}: no folder {folder}")
-            if not os.access(folder, os.W_OK):
-                raise FileError(f"cannot write {path}: the folder {folder} is write-protected")
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            raise FileError(f"cannot write {path}: no folder {folder}") from None
+        if not os.access(folder, os.W_OK):
+            raise FileError(f"cannot write {path}: the folder {folder} is write-protected") from None
     except (OSError, ValueError) as error:  # a name that is too long, or holds a zero byte
-        if isinstance(error, FileError):
-            raise
         raise FileError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    else:
+        if stat.S_ISDIR(mode):
+            raise FileError(f"cannot write {path}: it is a folder")
+        if not os.access(path, os.W_OK):
+            raise FileError(f"cannot write {path}: it is write-protected")
 
 
 def write_file(path: Path, data: bytes, *, expected: bytes | None = None) -> None:

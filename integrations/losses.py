@@ -13,7 +13,8 @@ from typing import Final
 from zerodraft.integrations.line_diff import align
 
 _SHRUNK: Final = 0.5  # of the old text's letters; an edit that keeps less must have been asked for
-_MANY: Final = 3  # lines that go without a word
+_MANY: Final = 3  # lines; fewer are no shrinkage
+_MOVED: Final = 0.75  # a new line that is so much like an old one is that one
 
 _LESS: Final = re.compile(
     r"(remov|delet|drop|strip|eras|short|simplif|reduc|minif|condens|trim|cut|extract|summar|rid$|inlin|dedup|collaps"
@@ -92,8 +93,9 @@ def _asks_for_less(instruction: str) -> bool:
 def remarks(old: Sequence[str], new: Sequence[str], instruction: str, language: str) -> Iterator[str]:
     """What a reader of the edit should know, each in a phrase: lines that went unasked, Python that does not parse."""
     gone = _lines_gone(old, new)
-    if len(gone) >= _MANY and not _asks_for_less(instruction):
-        yield f"{len(gone)} lines are gone that the instruction does not speak of: {_numbers(gone)}"
+    if gone and not _asks_for_less(instruction):
+        lines = "1 line is" if len(gone) == 1 else f"{len(gone)} lines are"
+        yield f"{lines} gone that the instruction does not speak of: {_numbers(gone)}"
     if language == "python" and _parses("\n".join(old)) and not _parses("\n".join(new)):
         yield "the file was valid Python before and is not any more"
 
@@ -102,15 +104,17 @@ def _lines_gone(old: Sequence[str], new: Sequence[str]) -> list[int]:
     """Numbers of the lines, from 1, that nothing was put in the place of and that stand nowhere else now."""
     left = Counter(line.strip() for line in new)
     left.subtract(line.strip() for line in old)
-    gone = []
+    gone, came = [], []
     for piece in align(old, new):
-        surplus = (piece.old_end - piece.old_start) - (piece.new_end - piece.new_start)
+        before, after = old[piece.old_start : piece.old_end], new[piece.new_start : piece.new_end]
+        surplus = sum(map(bool, map(str.strip, before))) - sum(map(bool, map(str.strip, after)))
+        if surplus < 0:
+            came += after
         if piece.is_same or surplus <= 0:
             continue
         lost = [i for i in range(piece.old_start, piece.old_end) if old[i].strip() and left[old[i].strip()] < 0]
-        gone += sorted(lost, key=lambda i: _likeness(old[i], new[piece.new_start : piece.new_end]))[:surplus]
-    gone.sort()
-    return [i + 1 for i in gone]
+        gone += sorted(lost, key=lambda i: _likeness(old[i], after))[:surplus]
+    return [i + 1 for i in sorted(gone) if _likeness(old[i], came, 200) < _MOVED]  # a line may move and change
 
 
 def _likeness(line: str, others: Sequence[str], most: int = 20) -> float:
