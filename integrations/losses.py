@@ -104,7 +104,8 @@ def _lines_gone(old: Sequence[str], new: Sequence[str]) -> list[int]:
     """Numbers of the lines, from 1, that nothing was put in the place of and that stand nowhere else now."""
     left = Counter(line.strip() for line in new)
     left.subtract(line.strip() for line in old)
-    gone, came = [], []
+    gone: list[int] = []
+    came: list[str] = []
     for piece in align(old, new):
         before, after = old[piece.old_start : piece.old_end], new[piece.new_start : piece.new_end]
         surplus = sum(map(bool, map(str.strip, before))) - sum(map(bool, map(str.strip, after)))

@@ -105,8 +105,10 @@ def edit(
             "max_new_tokens": max_new_tokens, "sampling": sampling, "drafting": drafting,
             "compare": compare, "allow_loss": allow_loss,
         }  # fmt: skip
-        work.run(loaded, instruction, show_drafts, as_json)
-        save_memory(drafting)
+        try:
+            work.run(loaded, instruction, show_drafts, as_json)
+        finally:
+            save_memory(drafting)
     if work.num_failed:
         raise typer.Exit(1)
 
@@ -118,7 +120,7 @@ def _work(files: list[Path], write: bool, output: Path | None, model: str) -> _W
     from zerodraft.integrations.models import most_bytes
     from zerodraft.integrations.source_file import LANGUAGES, STDIN, SourceFile, diff_folder
 
-    found = [(path, True) for path in files if path == STDIN]
+    found = [(STDIN, True)] if STDIN in files else []
     found += find_files([path for path in files if path != STDIN], tuple(LANGUAGES))
     if output is not None and (len(found) != 1 or write):
         raise ValueError("--output takes one file and no --write")
@@ -168,14 +170,14 @@ class _Work:
         """Edit one file after the other. Ctrl-C ends it: what is done stays done, and is said."""
         from zerodraft.integrations.editing import EditError
         from zerodraft.integrations.file_writer import FileError
-        from zerodraft.integrations.source_file import SourceFile
+        from zerodraft.integrations.source_file import STDIN, SourceFile
 
         what = "decoding three ways, zerodraft last" if self.options["compare"] else "writing"
         try:
             for number, first_read in enumerate(self.sources, 1):
                 source = first_read
                 try:
-                    if number > 1:  # the files before it took their time
+                    if number > 1 and source.path != STDIN:  # the files before it took their time
                         source = SourceFile.read(source.path)
                     with status(what) as shown:
                         result = self._edit(loaded, source, instruction, shown)
@@ -184,10 +186,10 @@ class _Work:
                     self._refused(source, error, as_json)
                 except FileError as error:
                     self._fail(source, str(error))
-                except (ValueError, RuntimeError) as error:
-                    if self.num_files == 1:
+                except Exception as error:
+                    if self.num_files == 1 or isinstance(error, BrokenPipeError):
                         raise
-                    self._fail(source, str(error))
+                    self._fail(source, (str(error).strip().splitlines() or [type(error).__name__])[0])
         except KeyboardInterrupt:
             talk(f"interrupted: {self._tally()}")
             raise typer.Exit(130) from None
@@ -197,6 +199,8 @@ class _Work:
                 print_json(many if self.num_files > 1 else self.documents[0] if self.documents else many)
         if self.num_files > 1:
             talk(self._tally())
+        if self.num_changed and not self.write and self.output is None and self.folder != Path.cwd():
+            talk(f"the diff applies in {self.folder}")
 
     def _edit(self, loaded: LoadedModel, source: SourceFile, instruction: str, streamer: Any) -> EditResult:
         from zerodraft.integrations.editing import edit_text

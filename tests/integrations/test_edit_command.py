@@ -105,6 +105,34 @@ def test_one_files_failure_is_one_line_and_no_other_files(answering: Any, projec
     Path(line.rsplit(" is in ", 1)[1]).unlink()
 
 
+def test_an_error_that_nobody_thought_of_stops_no_other_file(
+    answering: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(f"{NEW}````")
+    real = command._Work._edit
+
+    def editing(self: Any, loaded: Any, source: Any, *rest: Any) -> Any:
+        if source.path.name == "c.md":
+            raise IndexError("out of range\nand more")
+        return real(self, loaded, source, *rest)
+
+    monkeypatch.setattr(command._Work, "_edit", editing)
+    result = zerodraft("edit", "src", "-i", "Rename.", "--write")
+    assert result.exit_code == 1
+    assert "src/c.md: out of range" in result.stderr
+    assert "2 files written, 0 the same, 1 failed" in result.stderr
+
+
+def test_where_a_diff_applies_is_said(answering: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(f"{NEW}````")
+    monkeypatch.chdir(project / "src" / "deep")
+    result = zerodraft("edit", "../a.py", "b.py", "-", "-i", "Rename.", stdin=CODE.encode())
+    assert result.exit_code == 0, result.output
+    assert f"the diff applies in {project / 'src'}" in result.stderr
+    assert "--- a/a.py" in result.stdout
+    assert "--- a/deep/b.py" in result.stdout
+
+
 def test_a_file_is_read_again_before_its_turn(answering: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens to the second file while the first is edited is no fault of anybody."""
     answering(f"{NEW}````")
