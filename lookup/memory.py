@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zerodraft.lookup._ngram_core import SCORE_CAP
 from zerodraft.lookup.at_fork import FILES, TEXTS, held_at_fork
-from zerodraft.lookup.checks import int_in, number_in
+from zerodraft.lookup.checks import flag, int_in, number_in
 from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
 from zerodraft.lookup.manifest import (
     MANIFEST,
@@ -135,6 +135,7 @@ class DraftMemory:
             ValueError: as the constructor.
             MemoryFileError: there is no memory, or its files are not sound.
         """
+        flag("verify", verify)
         if not is_memory(path_of(directory)):
             raise NoMemoryError(f"{os.fspath(directory)}: no memory here")
         options: dict[str, Any] = {"min_match_len": min_match_len, "min_prob": min_prob, "tokenizer": tokenizer}
@@ -209,6 +210,7 @@ class DraftMemory:
         """
         tokens = as_token_ids(ids)
         check_namespace(namespace)
+        flag("skip_known", skip_known)
         if len(tokens) == 0 or (skip_known and self.contains(tokens, namespace)):
             return False
         built = _built(tokens[-self.max_tokens :], namespace) if len(tokens) >= BULK else None
@@ -263,6 +265,7 @@ class DraftMemory:
         if progress is not None and not callable(progress):
             raise ValueError(f"progress must be a function of two numbers, got {progress!r}")
         check_namespace(namespace)
+        flag("skip_known", skip_known)
         total = len(texts) if isinstance(texts, Sized) else None
         num_tokens = 0
         for done, text in enumerate(texts, 1):

@@ -25,10 +25,9 @@ from stand_ins import byte_tokenizer, tiny_llama
 import zerodraft
 from zerodraft import CostCurve, Draft, Drafter, GenerationStats, Outcome, PhraseBook, TokenRecycler
 
-# Tested where it lives, in test_memory.py.
-ELSEWHERE = {"DraftMemory"}
 # Between the files of a room: they take what the room itself made.
 INTERNAL = {
+    "DraftMemory.chain",
     "Draft.from_block",
     "Draft.only",
     "Draft.origin_of",
@@ -71,6 +70,12 @@ PIPELINE = {
     "tokenizer": [None, "gpt2", 5, object],
     "sampling": [0.7, "x", {}],
     "drafting": [True, "x", {}],
+}
+MEMORY = {
+    "max_tokens": ["3", 2.5, True, -1, 0, 1, None, NAN],
+    "min_match_len": ["3", 2.5, True, -1, 0, None, 10**9],
+    "min_prob": ["x", True, -0.1, 1.5, NAN, None],
+    "tokenizer": [5, ""],
 }
 SUMMARIES = PIPELINE | {
     "instruction": [5, "", "a\udc80"],
@@ -214,6 +219,22 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "stop_strings": [3, [3], [], "", ["a", ""], [None]],
         "on_finish": [3, "x", []],
     },
+    "DraftMemory": MEMORY | {"directory": ["", 5]},
+    "DraftMemory.load": MEMORY | {"directory": ["", 5, None], "verify": FLAG},
+    "DraftMemory.bind_tokenizer": {"fingerprint": [5, "", None]},
+    "DraftMemory.add": {"ids": GIVEN_TOKENS, "namespace": NAME, "skip_known": FLAG},
+    "DraftMemory.contains": {"ids": GIVEN_TOKENS, "namespace": NAME},
+    "DraftMemory.preload": {
+        "texts": [5, [5], ["ab"], [[-1]]],
+        "namespace": NAME,
+        "skip_known": FLAG,
+        "progress": [5, "x"],
+    },
+    "DraftMemory.evict": {"num_tokens": ["3", 2.5, True, -1, None]},
+    "DraftMemory.clear": {"namespace": NAME},
+    "DraftMemory.match": {"context": GIVEN_TOKENS, "namespace": NAME},
+    "DraftMemory.propose": {"context": GIVEN_TOKENS, "max_tokens": ["3", 2.5, True, -1, None], "namespace": NAME},
+    "DraftMemory.save": {"directory": ["", 5]},
     "Sampling": {"temperature": NUMBER, "top_p": ["x", True, 0, 1.5, NAN], "seed": ["1", 1.5, -1, 2**63, True]},
     "Drafting": {
         "drafter": [3, "x", zerodraft.DraftPolicy()],
@@ -294,6 +315,16 @@ def _goods() -> dict[str, Callable[[], dict[str, Any]]]:
         "Draft": lambda: dict(draft),
         "Draft.chain": lambda: {"token_ids": [1, 2, 3]},
         "Draft.tree": lambda: {"token_ids": [1, 2, 3], "parents": [-1, 0, 1]},
+        "DraftMemory.load": lambda: {"directory": _saved_memory()},
+        "DraftMemory.bind_tokenizer": lambda: {"fingerprint": "a"},
+        "DraftMemory.add": lambda: {"ids": [1, 2, 3]},
+        "DraftMemory.contains": lambda: {"ids": [1, 2, 3]},
+        "DraftMemory.preload": lambda: {"texts": [[1, 2, 3]]},
+        "DraftMemory.evict": lambda: {"num_tokens": 1},
+        "DraftMemory.clear": lambda: {"namespace": None},
+        "DraftMemory.match": lambda: {"context": [1, 2, 3]},
+        "DraftMemory.propose": lambda: {"context": [1, 2, 3], "max_tokens": 3},
+        "DraftMemory.save": lambda: {"directory": tempfile.mkdtemp()},
         "DraftPolicy.draft_length": lambda: {"match_len": 3, "room": 4},
         "DraftSession.propose": lambda: {"max_tokens": 3},
         "DraftSession.commit": lambda: {"draft": Draft.empty(), "outcome": Outcome(path=(), new_ids=(4,))},
@@ -318,6 +349,13 @@ def _goods() -> dict[str, Callable[[], dict[str, Any]]]:
     }
 
 
+def _saved_memory() -> str:
+    memory = zerodraft.DraftMemory(100, directory=tempfile.mkdtemp())
+    memory.add([1, 2, 3])
+    memory.save()
+    return str(memory.directory)
+
+
 def _pipeline() -> dict[str, Any]:
     return {"model": tiny_llama(), "tokenizer": byte_tokenizer()}
 
@@ -330,7 +368,7 @@ def _public() -> Iterator[tuple[str, Callable[..., Any]]]:
     """(name, callable) of every public function, class and public method."""
     for name in zerodraft.__all__:
         thing = getattr(zerodraft, name)
-        if name in ELSEWHERE or (isinstance(thing, type) and issubclass(thing, Exception)):
+        if isinstance(thing, type) and issubclass(thing, Exception):
             continue
         yield name, thing
         if isinstance(thing, type):
