@@ -121,8 +121,8 @@ class SourceFile:
 
         Args:
             text: the new text.
-            folder: what the file's name is given from, and where ``patch -p1`` applies the diff: one that holds it. The
-                nearest folder that holds both the file and the current folder, by default.
+            folder: what the file's name is given from, and where ``patch -p1`` applies the diff: one that holds it.
+                ``diff_folder`` of the file by default.
         """
         name = diff_name(self.path, diff_folder([self.path]) if folder is None else folder)
         return unified_diff(self._whole(self.text), self._whole(text), _quoted(f"a/{name}"), _quoted(f"b/{name}"))
@@ -138,10 +138,11 @@ def _read_stdin() -> bytes:
 
 
 def diff_folder(paths: list[Path]) -> Path:
-    """The nearest folder that holds the current one and all these files."""
-    return Path(
-        os.path.commonpath([os.path.realpath(os.curdir), *(os.path.dirname(os.path.realpath(path)) for path in paths)])
-    )
+    """The nearest folder that holds the current one and all these files; the root if an absolute name is elsewhere."""
+    here = os.path.realpath(os.curdir)
+    folders = [os.path.dirname(os.path.realpath(path)) for path in paths]
+    is_elsewhere = [path.is_absolute() and os.path.commonpath([here, at]) != here for path, at in zip(paths, folders)]
+    return Path(Path(here).anchor if any(is_elsewhere) else os.path.commonpath([here, *folders]))
 
 
 def diff_name(path: Path, folder: Path) -> str:
