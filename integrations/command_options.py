@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,6 @@ import typer
 
 if TYPE_CHECKING:
     from zerodraft.integrations.generating import Drafting, Sampling
-    from zerodraft.integrations.models import LoadedModel
 
 Model = Annotated[str, typer.Option(help="Folder, hub id, or 'demo': a small model that is fetched once.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is float32 on a CPU.")]
@@ -54,61 +55,48 @@ def sampling_of(temperature: float, top_p: float, seed: int | None) -> Sampling:
             raise ValueError(f"{warning}; give --temperature, too") from None
 
 
-def drafter_of(
+def drafting_of(
+    *,
     recycle: bool,
     lookahead: str | None,
-    memory: Path | None = None,
-    namespace: str | None = None,
-    remember: bool = False,
-    no_draft: bool = False,
-) -> Any:
-    """A function that makes the drafter that the options ask for, once the tokenizer is known. Refuses what is wrong.
-
-    It returns None where the default drafter will do.
-    """
+    memory: Path | None,
+    namespace: str | None,
+    remember: bool,
+    no_draft: bool,
+    max_draft_tokens: int | None,
+    trace: bool = False,
+) -> Callable[[Any], Drafting]:
+    """Refuse what is wrong, before a model is loaded for it; return what makes the drafting for a tokenizer."""
     if memory is None and (namespace is not None or remember):
         raise ValueError(f"{'--remember' if remember else '--namespace'} needs --memory")
     if no_draft and (recycle or lookahead is not None):
         raise ValueError("--no-draft drafts from no source: give no --recycle and no --lookahead with it")
-    from zerodraft.lookup.beside import Beside
-    from zerodraft.lookup.drafter import Drafter
-    from zerodraft.lookup.lookahead import Lookahead
-
-    beside = None
-    if lookahead is not None:
-        parts = lookahead.split(",")
-        if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-            raise ValueError(f"--lookahead must be three numbers, window, n-gram size and guesses, got {lookahead!r}")
-        beside = Lookahead(*map(int, parts))
-
-    def make(tokenizer: Any) -> Any:
-        if not recycle and beside is None and memory is None:
-            return None
-        kept = None
-        if memory is not None:
-            from zerodraft.integrations.memories import open_memory
-
-            kept = open_memory(memory, tokenizer)
-        own = Drafter(recycle=recycle, memory=kept)
-        return own if beside is None else Beside(own, beside)
-
-    return make
-
-
-def drafting_of(
-    loaded: LoadedModel,
-    make_drafter: Any,
-    no_draft: bool,
-    max_draft_tokens: int | None,
-    namespace: str | None,
-    remember: bool,
-    trace: bool,
-) -> Drafting:
-    """How to draft with a model that is loaded now."""
     from zerodraft.integrations.generating import Drafting
 
-    drafter = make_drafter(loaded.tokenizer)
-    return Drafting(drafter, not no_draft, max_draft_tokens, namespace, remember, trace)
+    asked, beside = Drafting(None, not no_draft, max_draft_tokens, namespace, remember, trace), _lookahead(lookahead)
+
+    def made(tokenizer: Any) -> Drafting:
+        if not recycle and beside is None and memory is None:
+            return asked  # the default drafter
+        from zerodraft.integrations.memories import open_memory
+        from zerodraft.lookup.beside import Beside
+        from zerodraft.lookup.drafter import Drafter
+
+        own = Drafter(recycle=recycle, memory=None if memory is None else open_memory(memory, tokenizer))
+        return dataclasses.replace(asked, drafter=own if beside is None else Beside(own, beside))
+
+    return made
+
+
+def _lookahead(given: str | None) -> Any:
+    if given is None:
+        return None
+    from zerodraft.lookup.lookahead import Lookahead
+
+    parts = given.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--lookahead must be three numbers, window, n-gram size and guesses, got {given!r}")
+    return Lookahead(*map(int, parts))
 
 
 def save_memory(drafting: Drafting) -> None:

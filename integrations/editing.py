@@ -17,6 +17,7 @@ from zerodraft.integrations.generating import (
     Written,
     check_door,
     check_length,
+    check_ways,
     context_size,
     end_ids,
     settings_left_out,
@@ -122,8 +123,7 @@ def edit_text(
             that hit the token limit or does not close its code block, one that loses code. It holds what was written.
         ValueError: an argument outside its range.
     """
-    check_request(code, instruction, language, max_new_tokens)
-    check_door(model, tokenizer, sampling, drafting, streamer, compare=compare, allow_loss=allow_loss)
+    check_ways(streamer, compare=compare, allow_loss=allow_loss)
     edit = Edit.of(
         model,
         tokenizer,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerodraft.integrations.text_ids import chat_ids, check_text, encode, text_ids
-from zerodraft.lookup.checks import flag, instance_of, int_in, number_in, one_of, shown
-from zerodraft.lookup.memory import check_namespace
+from zerodraft.lookup.checks import flag, instance_of, int_in, number_in, shown, with_methods
+from zerodraft.lookup.drafter import check_call
 from zerodraft.lookup.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -96,16 +96,9 @@ class Drafting:
     trace: bool = False
 
     def __post_init__(self) -> None:
-        flag("draft", self.draft)
+        check_call(self.draft, self.max_draft_tokens, self.namespace, self.remember)
         flag("trace", self.trace)
-        check_namespace(self.namespace)
-        one_of("remember", self.remember, (False, True, "output", "both"))
-        if self.max_draft_tokens is not None:
-            int_in("max_draft_tokens", self.max_draft_tokens, 0, None)
-        if self.drafter is not None and not callable(getattr(self.drafter, "begin", None)):
-            raise ValueError(
-                f"drafter must have begin(prompt_ids, prediction_ids, namespace), got {shown(self.drafter)}"
-            )
+        with_methods("drafter", self.drafter, "begin(prompt_ids, prediction_ids, namespace)")
 
     def options(self) -> dict[str, Any]:
         """Keywords for an accelerated ``generate``: those that were set."""
@@ -119,18 +112,20 @@ def check_length(max_new_tokens: Any, *, name: str = "max_new_tokens") -> None:
     int_in(name, max_new_tokens, 1, None)
 
 
-def check_door(model: Any, tokenizer: Any, sampling: Any, drafting: Any, streamer: Any = None, **flags: Any) -> None:
+def check_door(model: Any, tokenizer: Any, sampling: Any, drafting: Any) -> None:
     """Raise a ValueError for what a pipeline cannot work with, before any work."""
     if isinstance(model, (str, type)) or not (hasattr(model, "generation_config") and hasattr(model, "config")):
         raise ValueError(f"model must be a loaded model of transformers that can generate, got {shown(model)}")
-    if isinstance(tokenizer, type) or not all(
-        callable(getattr(tokenizer, name, None)) for name in ("encode", "decode")
-    ):
-        raise ValueError(f"tokenizer must be the model's loaded tokenizer, got {shown(tokenizer)}")
+    if tokenizer is None:
+        raise ValueError("tokenizer must be the model's loaded tokenizer, got None")
+    with_methods("tokenizer", tokenizer, "encode(text)", "decode(token_ids)", hint="give the model's, loaded")
     instance_of("sampling", sampling, Sampling)
     instance_of("drafting", drafting, Drafting)
-    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
-        raise ValueError(f"streamer must have put(token_ids) and end(), got {shown(streamer)}")
+
+
+def check_ways(streamer: Any, **flags: Any) -> None:
+    """Raise a ValueError for what is no streamer, and for flags that are neither True nor False."""
+    with_methods("streamer", streamer, "put(token_ids)", "end()")
     for name, value in flags.items():
         flag(name, value)
 
@@ -195,7 +190,8 @@ def generate_text(
     Raises:
         ValueError: an argument outside its range, an empty prompt, or a prompt that leaves no room in the context.
     """
-    check_door(model, tokenizer, sampling, drafting, streamer, raw=raw, compare=compare)
+    check_ways(streamer, raw=raw, compare=compare)
+    check_door(model, tokenizer, sampling, drafting)
     check_length(max_new_tokens)
     if not check_text("the prompt", prompt):
         raise ValueError("the prompt is empty")

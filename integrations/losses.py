@@ -7,13 +7,14 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from typing import Final
 
 from zerodraft.integrations.line_diff import align
 
 _SHRUNK: Final = 0.5  # of the old text's letters; an edit that keeps less must have been asked for
 _MANY: Final = 3  # lines; fewer are no shrinkage
+_MOST_LOOKED_AT: Final = 200  # new lines that one that went is compared with
 _MOVED: Final = 0.75  # a new line that is so much like an old one is that one
 
 _LESS: Final = re.compile(
@@ -115,12 +116,13 @@ def _lines_gone(old: Sequence[str], new: Sequence[str]) -> list[int]:
             continue
         lost = [i for i in range(piece.old_start, piece.old_end) if old[i].strip() and left[old[i].strip()] < 0]
         gone += sorted(lost, key=lambda i: _likeness(old[i], after))[:surplus]
-    return [i + 1 for i in sorted(gone) if _likeness(old[i], came, 200) < _MOVED]  # a line may move and change
+    # A line may move and change.
+    return [i + 1 for i in sorted(gone) if not get_close_matches(old[i], came[:_MOST_LOOKED_AT], 1, _MOVED)]
 
 
-def _likeness(line: str, others: Sequence[str], most: int = 20) -> float:
+def _likeness(line: str, others: Sequence[str]) -> float:
     """How much of a line is in the most similar of the others, of which the first few are looked at."""
-    return max((SequenceMatcher(None, line, other).ratio() for other in others[:most]), default=0.0)
+    return max((SequenceMatcher(None, line, other).ratio() for other in others[:20]), default=0.0)
 
 
 def _numbers(numbers: Sequence[int], most: int = 6) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zerodraft.integrations import weights
+from zerodraft.lookup.checks import first_line
 
 DEMO: Final = "demo"
 DEMO_HUB_ID: Final = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
@@ -175,9 +176,8 @@ def _load(source: str, options: dict[str, Any], *, local_only: bool) -> tuple[An
             tokenizer: Any = AutoTokenizer.from_pretrained(source, **common)
             model: Any = AutoModelForCausalLM.from_pretrained(source, **common, **options)
         except Exception as error:  # transformers raises nearly every kind here, with paragraphs of advice
-            lines = str(error).strip().splitlines() or [type(error).__name__]
             where = " (not in the local cache, and no hub in reach)" if local_only and not Path(source).is_dir() else ""
-            raise ModelError(f"cannot load {source!r}{where}: {lines[0]}") from error
+            raise ModelError(f"cannot load {source!r}{where}: {first_line(error)}") from error
     return model, tokenizer
 
 
@@ -210,7 +210,7 @@ def _device(device: str) -> Any:
         place = torch.device(device)
         torch.empty(0, device=place)  # names an absent accelerator now, not after a minute of loading
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device must be one that torch has here, got {device!r}: {_first_line(error)}") from None
+        raise ValueError(f"device must be one that torch has here, got {device!r}: {first_line(error)}") from None
     return place
 
 
@@ -220,7 +220,3 @@ def _torch_dtype(dtype: str, place: Any) -> Any:
     if dtype == "auto":
         return torch.float32 if place.type == "cpu" else "auto"
     return getattr(torch, dtype)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

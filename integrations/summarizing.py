@@ -11,6 +11,7 @@ from zerodraft.integrations.generating import (
     Sampling,
     check_door,
     check_length,
+    check_ways,
     context_size,
     end_ids,
     generate_options,
@@ -18,7 +19,7 @@ from zerodraft.integrations.generating import (
 )
 from zerodraft.integrations.splitting import split_text
 from zerodraft.integrations.text_ids import chat_ids, check_text, text_ids
-from zerodraft.lookup.checks import shown
+from zerodraft.lookup.checks import first_line, shown
 from zerodraft.lookup.stats import GenerationStats
 
 PRESETS: Final = {
@@ -142,7 +143,8 @@ def summarize_texts(
         ValueError: an argument outside its range.
     """
     check_request(instruction, preset, max_new_tokens, max_part_tokens, batch_size)
-    check_door(model, tokenizer, sampling, drafting, plain=plain)
+    check_ways(None, plain=plain)
+    check_door(model, tokenizer, sampling, drafting)
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise ValueError(f"texts must be a list of texts, got {shown(texts)}: summarize_text takes one")
     if progress is not None and not callable(progress):
@@ -227,7 +229,7 @@ class _Text:
         self.num_rounds += 1
         failed = next((job.error for job in self.jobs if job.error is not None), None)
         if failed is not None:
-            self.error = SummaryError((str(failed).strip().splitlines() or [type(failed).__name__])[0])
+            self.error = SummaryError(first_line(failed))
             return
         self.hit_limit = self.hit_limit or any(job.hit_limit for job in self.jobs)
         self.text = "\n\n".join(job.summary.strip() for job in self.jobs)

@@ -54,7 +54,9 @@ def one_line_errors() -> Iterator[None]:
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        from zerodraft.lookup.checks import first_line
+
+        line = first_line(error)
         if isinstance(error, OSError) and error.strerror:  # without the system's number for it
             line = error.strerror if error.filename is None else f"{os.fspath(error.filename)!s}: {error.strerror}"
         talk(line)

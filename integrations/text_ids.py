@@ -11,12 +11,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from zerodraft.lookup.at_fork import NEVER, held_at_fork
+
 _ANCHOR: Final = "\n"
 """Text is encoded and decoded behind this, and without it again: tokenizers treat the beginning of a text specially."""
 _PLACE: Final = "zerodraft puts the message here"
 _CHUNK: Final = 1 << 16
 """Characters that are encoded at once where only the number of tokens is wanted."""
-_LOCK: Final = threading.Lock()  # a fast tokenizer keeps the setting of a call as its own state
+_LOCK: Final = held_at_fork(threading.Lock(), NEVER)  # a fast tokenizer keeps the setting of a call as its own state
 
 
 class TextError(ValueError):
@@ -106,7 +108,7 @@ def chat_ids(tokenizer: Any, message: str, *, answer: str = "") -> list[int]:
         before, inner, after = _render(tokenizer, message)
         _refuse_forged_end(tokenizer, message, after)
         start, begun = [], answer
-    controls = _control_ids(tokenizer) | (_added_ids(tokenizer) & {*encode(tokenizer, before + after)})
+    controls = _control_ids(tokenizer) | (_added(tokenizer).keys() & {*encode(tokenizer, before + after)})
     parts = (before + inner + after + begun, before, after + begun)
     whole, head, tail = (encode(tokenizer, part) for part in parts)
     if _count(whole, controls) == _count(head, controls) + _count(tail, controls):
@@ -150,14 +152,13 @@ def _refuse_forged_end(tokenizer: Any, message: str, after: str) -> None:
 
 def _control_ids(tokenizer: Any) -> set[int]:
     """Ids that are no text: what the tokenizer calls special."""
-    return {i for i in _added_ids(tokenizer) if tokenizer.added_tokens_decoder[i].special} | set(
-        map(int, tokenizer.all_special_ids)
-    )
+    special = {int(i) for i, token in _added(tokenizer).items() if token.special}
+    return special | set(map(int, tokenizer.all_special_ids))
 
 
-def _added_ids(tokenizer: Any) -> set[int]:
-    """Ids of all tokens that were added to the vocabulary, and so are read where they are spelled."""
-    return set(map(int, getattr(tokenizer, "added_tokens_decoder", {})))
+def _added(tokenizer: Any) -> dict[int, Any]:
+    """The tokens that were added to the vocabulary, and so are read where they are spelled; made anew at each call."""
+    return dict(getattr(tokenizer, "added_tokens_decoder", {}))
 
 
 def _count(ids: Sequence[int], among: set[int]) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from zerodraft.lookup.checks import first_line
+
 Encode = Callable[[str], list[int]]
 
 # What tokenizers of one vocabulary may still cut differently: blanks, line ends, digits, case, scripts, signs. No text
@@ -79,8 +81,7 @@ def load_tokenizer(source: str | Path, *, as_model: bool = False) -> Any:
     except ModuleNotFoundError:
         raise
     except Exception as error:  # whatever a foreign file or a hub that does not answer raises
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"no tokenizer at {source}: {first}") from None
+        raise ValueError(f"no tokenizer at {source}: {first_line(error)}") from None
 
 
 def _has_transformers() -> bool:

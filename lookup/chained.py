@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup._policy_core import MIN_RATE
 from zerodraft.lookup.draft import Draft
 from zerodraft.lookup.drafter import Drafter
-
-MIN_RATE: Final = 1.05  # expected tokens per cost below which nothing is drafted, as in the policy's own rule
 
 
 class Chained:

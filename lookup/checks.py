@@ -90,6 +90,28 @@ def instance_of(name: str, value: Any, kind: type, hint: str = "") -> None:
         raise ValueError(f"{name} must be a {kind.__name__}, got {shown(value)}{hint and f': {hint}'}")
 
 
+def with_methods(name: str, value: Any, *methods: str, hint: str = "") -> None:
+    """Raise a ValueError unless ``value`` is None or an object, no class, with these methods; ``hint`` as above.
+
+    >>> with_methods("streamer", 3, "put(token_ids)", "end()")
+    Traceback (most recent call last):
+    ValueError: streamer must have put(token_ids) and end(), got 3
+    """
+    names = [method.partition("(")[0] for method in methods]
+    if value is None or (not isinstance(value, type) and all(callable(getattr(value, n, None)) for n in names)):
+        return
+    raise ValueError(f"{name} must have {' and '.join(methods)}, got {shown(value)}{hint and f': {hint}'}")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line: others' messages go on with paragraphs of advice.
+
+    >>> first_line(ValueError("no such thing\n\nTry this.")), first_line(KeyError())
+    ('no such thing', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def shown(value: Any) -> str:
     """A value as a message shows it: short plain ones as they are, others by their type.
 

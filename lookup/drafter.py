@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 # First, since it reads a file: if that is missing, it is missed before the kernels compile.
-from zerodraft.lookup.policy import DraftPolicy, priors
+from zerodraft.lookup.policy import MAX_DRAFT_TOKENS, DraftPolicy, priors
 
 # isort: split
 from zerodraft.lookup import _ngram_core as core
@@ -19,7 +19,7 @@ from zerodraft.lookup import _policy_core as rule
 from zerodraft.lookup import _replacement_core as replacing
 from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
-from zerodraft.lookup.checks import bounds, flag, instance_of, one_of, shown
+from zerodraft.lookup.checks import bounds, flag, instance_of, int_in, one_of, shown
 from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
 from zerodraft.lookup.ngram_index import NgramIndex
@@ -39,6 +39,7 @@ _find_copy, _copy_chain = direct(core.find_copy), direct(core.copy_chain)
 SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
 SEARCH_LIMIT: Final = 32  # and this many of the newest occurrences in each hash chain
 
+REMEMBER: Final = (False, True, "output", "both")
 Remember = Literal["output", "both"]
 TokenIds = Sequence[int] | npt.NDArray[np.integer]
 
@@ -461,7 +462,7 @@ class DraftSession:
                 finished all the same.
         """
         was_finished, self._is_finished = self._is_finished, True
-        one_of("remember", remember, (False, True, "output", "both"))
+        one_of("remember", remember, REMEMBER)
         if remember is False or was_finished:
             return
         if self._drafter.memory is None:
@@ -472,3 +473,12 @@ class DraftSession:
     def _check_running(self) -> None:
         if self._is_finished:
             raise RuntimeError("the session is finished; begin a new one")
+
+
+def check_call(draft: Any, max_draft_tokens: Any, namespace: Any, remember: Any) -> None:
+    """Raise a ValueError for what no call can ask of drafting; see ``zerodraft.attach`` for the four."""
+    flag("draft", draft)
+    if max_draft_tokens is not None:
+        int_in("max_draft_tokens", max_draft_tokens, 0, MAX_DRAFT_TOKENS)
+    check_namespace(namespace)
+    one_of("remember", remember, REMEMBER)

@@ -118,3 +118,14 @@ def test_every_public_name_has_a_home_and_a_type() -> None:
         assert getattr(zerodraft, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         zerodraft.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_lock_is_known_to_a_fork(path: Path) -> None:
+    """CASES 54: a lock that another thread holds at a fork would stay locked in the child for ever."""
+    if path.name == "at_fork.py":
+        return  # which frees its own
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    known = {id(call.args[0]) for call in calls if ast.unparse(call.func) == "held_at_fork"}
+    made = [call for call in calls if ast.unparse(call.func) in ("threading.Lock", "threading.RLock", "Lock", "RLock")]
+    assert all(id(call) in known for call in made), [call.lineno for call in made]

@@ -28,7 +28,6 @@ from zerodraft.integrations.command_options import (
     ShowDrafts,
     Temperature,
     TopP,
-    drafter_of,
     drafting_of,
     sampling_of,
     save_memory,
@@ -94,13 +93,14 @@ def edit(
         from zerodraft.integrations.editing import check_request
 
         sampling = sampling_of(temperature, top_p, seed)
-        make_drafter = drafter_of(recycle, lookahead, memory, namespace, remember, no_draft)
+        make_drafting = drafting_of(
+            recycle=recycle, lookahead=lookahead, memory=memory, namespace=namespace, remember=remember,
+            no_draft=no_draft, max_draft_tokens=max_draft_tokens, trace=show_drafts or as_json,
+        )  # fmt: skip
         check_request("x", instruction, max_new_tokens=max_new_tokens)
         work = _work(files, write, output, model)
         loaded = load(model, dtype, device)
-        drafting = drafting_of(
-            loaded, make_drafter, no_draft, max_draft_tokens, namespace, remember, show_drafts or as_json
-        )
+        drafting = make_drafting(loaded.tokenizer)
         work.options = {
             "max_new_tokens": max_new_tokens, "sampling": sampling, "drafting": drafting,
             "compare": compare, "allow_loss": allow_loss,
@@ -171,6 +171,7 @@ class _Work:
         from zerodraft.integrations.editing import EditError
         from zerodraft.integrations.file_writer import FileError
         from zerodraft.integrations.source_file import STDIN, SourceFile
+        from zerodraft.lookup.checks import first_line
 
         what = "decoding three ways, zerodraft last" if self.options["compare"] else "writing"
         try:
@@ -189,7 +190,7 @@ class _Work:
                 except Exception as error:
                     if self.num_files == 1 or isinstance(error, BrokenPipeError):
                         raise
-                    self._fail(source, (str(error).strip().splitlines() or [type(error).__name__])[0])
+                    self._fail(source, first_line(error))
         except KeyboardInterrupt:
             talk(f"interrupted: {self._tally()}")
             raise typer.Exit(130) from None

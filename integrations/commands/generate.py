@@ -24,7 +24,6 @@ from zerodraft.integrations.command_options import (
     ShowDrafts,
     Temperature,
     TopP,
-    drafter_of,
     drafting_of,
     sampling_of,
     save_memory,
@@ -73,11 +72,14 @@ def generate(
 
         check_length(max_new_tokens)
         sampling = sampling_of(temperature, top_p, seed)
-        make_drafter = drafter_of(recycle, lookahead, memory, namespace, remember, no_draft)
+        make_drafting = drafting_of(
+            recycle=recycle, lookahead=lookahead, memory=memory, namespace=namespace, remember=remember,
+            no_draft=no_draft, max_draft_tokens=max_draft_tokens, trace=show_drafts or as_json,
+        )  # fmt: skip
         message = _read_prompt(prompt, file)
         loaded = load(model, dtype, device)
         is_traced = show_drafts or as_json
-        drafting = drafting_of(loaded, make_drafter, no_draft, max_draft_tokens, namespace, remember, is_traced)
+        drafting = make_drafting(loaded.tokenizer)
         result = generate_text(
             loaded.model,
             loaded.tokenizer,

@@ -22,7 +22,6 @@ from zerodraft.integrations.command_options import (
     Seed,
     Temperature,
     TopP,
-    drafter_of,
     drafting_of,
     sampling_of,
     save_memory,
@@ -63,7 +62,10 @@ def summarize(
 
         check_request(instruction, preset, max_new_tokens, max_part_tokens, batch_size)
         sampling = sampling_of(temperature, top_p, seed)
-        make_drafter = drafter_of(recycle, lookahead, memory, namespace, remember, no_draft)
+        make_drafting = drafting_of(
+            recycle=recycle, lookahead=lookahead, memory=memory, namespace=namespace, remember=remember,
+            no_draft=no_draft, max_draft_tokens=max_draft_tokens
+        )  # fmt: skip
         texts: dict[Path, str] = {}
         results: dict[Path, Any] = {}
         for file in dict.fromkeys(files):
@@ -73,7 +75,7 @@ def summarize(
                 results[file] = error
         if texts:
             loaded = load(model, dtype, device)
-            drafting = drafting_of(loaded, make_drafter, no_draft, max_draft_tokens, namespace, remember, False)
+            drafting = make_drafting(loaded.tokenizer)
             found = summarize_texts(
                 loaded.model,
                 loaded.tokenizer,

@@ -20,7 +20,7 @@ from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
 from zerodraft.integrations.hf.support import check_is_model, check_model, refuse
 from zerodraft.lookup.at_fork import NEVER, held_at_fork
 from zerodraft.lookup.beside import Beside
-from zerodraft.lookup.checks import flag, instance_of, one_of, shown
+from zerodraft.lookup.checks import flag, instance_of, one_of, shown, with_methods
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.stats import GenerationStats
@@ -195,11 +195,9 @@ class _Settings:
 
 
 def _check_drafter(drafter: Any) -> None:
-    if drafter is None or (callable(getattr(drafter, "begin", None)) and not isinstance(drafter, type)):
-        return
-    name = _PLACES.get(type(drafter).__name__)
-    hint = f": give it as {name}" if name else ""
-    raise ValueError(f"drafter must have begin(prompt_ids, prediction_ids, namespace), got {shown(drafter)}{hint}")
+    place = _PLACES.get(type(drafter).__name__)
+    hint = f"give it as {place}" if place else ""
+    with_methods("drafter", drafter, "begin(prompt_ids, prediction_ids, namespace)", hint=hint)
 
 
 _PLACES = {

@@ -10,14 +10,12 @@ from typing import Any, Final
 
 import torch
 
-from zerodraft.lookup.checks import flag, int_in, one_of, shown
+from zerodraft.lookup.checks import int_in, shown, with_methods
 from zerodraft.lookup.draft import IntArray, as_token_ids
-from zerodraft.lookup.memory import check_namespace
-from zerodraft.lookup.policy import MAX_DRAFT_TOKENS
+from zerodraft.lookup.drafter import check_call
 
 MAX_DRAFT_NODES: Final = 512  # the loop's own ceiling; what is worth drafting below it is the policy's business
 OWN_ARGUMENTS: Final = ("prediction_ids", "namespace", "seeds", "remember", "draft", "max_draft_tokens")
-REMEMBER: Final = (False, True, "output", "both")
 _NOT_CALLERS: Final = ("zerodraft", "transformers", "torch")
 
 Predictions = IntArray | list[IntArray | None] | None
@@ -52,11 +50,7 @@ class Request:
     compile: str = "off"
 
     def __post_init__(self) -> None:
-        check_namespace(self.namespace)
-        one_of("remember", self.remember, REMEMBER)
-        flag("draft", self.draft)
-        if self.max_draft_tokens is not None:
-            int_in("max_draft_tokens", self.max_draft_tokens, 0, MAX_DRAFT_TOKENS)
+        check_call(self.draft, self.max_draft_tokens, self.namespace, self.remember)
         check_streamer(self.streamer)
         object.__setattr__(self, "seeds", _seeds(self.seeds))
         object.__setattr__(self, "prediction_ids", _predictions(self.prediction_ids))
@@ -78,8 +72,7 @@ class Request:
 
 def check_streamer(streamer: Any) -> None:
     """Raise a ValueError for what no streamer is."""
-    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
-        raise ValueError(f"streamer must have put(token_ids) and end(), got {shown(streamer)}")
+    with_methods("streamer", streamer, "put(token_ids)", "end()")
 
 
 def warn_without_effect(what: str, beside: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,18 +104,23 @@ def test_one_files_failure_is_one_line_and_no_other_files(answering: Any, projec
     Path(line.rsplit(" is in ", 1)[1]).unlink()
 
 
-def test_an_error_that_nobody_thought_of_stops_no_other_file(
-    answering: Any, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(f"{NEW}````")
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the edit of ``c.md`` raise this."""
     real = command._Work._edit
 
     def editing(self: Any, loaded: Any, source: Any, *rest: Any) -> Any:
         if source.path.name == "c.md":
-            raise IndexError("out of range\nand more")
+            raise error
         return real(self, loaded, source, *rest)
 
     monkeypatch.setattr(command._Work, "_edit", editing)
+
+
+def test_an_error_that_nobody_thought_of_stops_no_other_file(
+    answering: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(f"{NEW}````")
+    raising(monkeypatch, IndexError("out of range\nand more"))
     result = zerodraft("edit", "src", "-i", "Rename.", "--write")
     assert result.exit_code == 1
     assert "src/c.md: out of range" in result.stderr
@@ -152,14 +156,7 @@ def test_ctrl_c_ends_it_and_what_is_done_is_done(
     answering: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(f"{NEW}````")
-    real = command._Work._edit
-
-    def editing(self: Any, loaded: Any, source: Any, *rest: Any) -> Any:
-        if source.path.name == "c.md":
-            raise KeyboardInterrupt
-        return real(self, loaded, source, *rest)
-
-    monkeypatch.setattr(command._Work, "_edit", editing)
+    raising(monkeypatch, KeyboardInterrupt())
     result = zerodraft("edit", "src", "-i", "Rename.", "--write")
     assert result.exit_code == 130
     assert "interrupted: 1 files written, 0 the same, 1 left out, 2 not done" in result.stderr
@@ -320,6 +317,8 @@ def test_what_is_wrong_in_itself_is_said_before_a_model_is_loaded(
         (["-i", "x", "--max-new-tokens", "0"], "max_new_tokens"),
         (["-i", "x", "--remember"], "needs --memory"),
         (["-i", "x", "--no-draft", "--recycle"], "--no-draft"),
+        (["-i", "x", "--max-draft-tokens", "-1"], "max_draft_tokens"),
+        (["-i", "x", "--lookahead", "1"], "--lookahead"),
     ]:
         result = zerodraft("edit", "src/a.py", *options)
         assert result.exit_code == 1
@@ -344,15 +343,32 @@ def test_drafting_can_be_switched_off_bounded_and_fed_from_a_memory(answering: A
     assert second["num_decode_forwards"] < first["num_decode_forwards"]
 
 
+CTRL_C_IN_THE_SECOND_EDIT = """
+import os, signal, sys, time
+from zerodraft.__main__ import main
+from zerodraft.integrations.commands import edit
+
+real = edit._Work._edit
+
+def editing(self, loaded, source, *rest):
+    if source.path.name == "a.py":
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    return real(self, loaded, source, *rest)
+
+edit._Work._edit = editing
+sys.argv[1:] = ["edit", "long.py", "src/a.py", "-i", "x", "--model", sys.argv[1], "--max-new-tokens", "9"]
+sys.exit(main())
+"""
+
+
 def test_a_real_ctrl_c_leaves_no_traceback(project: Path, tiny_folder: Path) -> None:
     (project / "long.py").write_text(CODE * 20)
-    run = subprocess.Popen(
-        [sys.executable, "-m", "zerodraft", "edit", "long.py", "src/a.py", "-i", "x", "--model", tiny_folder],
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": _source()},
+    run = subprocess.run(
+        [sys.executable, "-c", CTRL_C_IN_THE_SECOND_EDIT, tiny_folder],
+        capture_output=True, text=True, check=False, timeout=120, env=os.environ | {"PYTHONPATH": _source()},
     )  # fmt: skip
-    try:
-        run.wait(6)
-    except subprocess.TimeoutExpired:
-        run.send_signal(signal.SIGINT)
-    _, talk = run.communicate(timeout=120)
-    assert "Traceback" not in talk
+    assert "Traceback" not in run.stderr
+    assert "long.py: the answer hit the limit of 9 tokens" in run.stderr
+    assert "interrupted: 0 files changed, 0 the same, 1 failed, 1 not done" in run.stderr
+    assert run.returncode == 130

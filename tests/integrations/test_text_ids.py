@@ -128,3 +128,17 @@ def test_a_stream_of_what_is_no_character_stays_linear(tokenizer: Any, monkeypat
     parts = [stream.push([i]) for i in ids]
     assert "".join(parts) + stream.end() == "\ufffd" * 2000
     assert decoded[0] < 60 * len(ids)
+
+
+def test_a_tokenizer_of_thousands_of_added_tokens_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at ``added_tokens_decoder`` makes the whole table anew."""
+    tokenizer, looks = byte_tokenizer(), [0]
+    added = type(tokenizer).added_tokens_decoder
+
+    def counted(self: Any) -> Any:
+        looks[0] += 1
+        return added.fget(self)
+
+    monkeypatch.setattr(type(tokenizer), "added_tokens_decoder", property(counted))
+    chat_ids(tokenizer, SPELLED)
+    assert looks[0] < 10
