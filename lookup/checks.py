@@ -104,7 +104,7 @@ def with_methods(name: str, value: Any, *methods: str, hint: str = "") -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line: others' messages go on with paragraphs of advice.
+    r"""What an error says, in one line: others' messages go on with paragraphs of advice.
 
     >>> first_line(ValueError("no such thing\n\nTry this.")), first_line(KeyError())
     ('no such thing', 'KeyError')
