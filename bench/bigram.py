@@ -21,7 +21,7 @@ import measure
 import torch
 
 from zerodraft.kernels.verify import acceptance_rate, verify_sampled
-from zerodraft.lookup.theory import expected_tokens
+from zerodraft.lookup.measure.theory import expected_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
 UNIGRAM_WEIGHT = 0.5  # tokens' worth of belief in the unigram counts beside those of the last token

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.ngram_index import NgramIndex
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.suffix_tree import SuffixTree
+from zerodraft.lookup.suffix.suffix_tree import SuffixTree
 
 Tokens = npt.NDArray[np.int32]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from fetch_models import announce
 
 from zerodraft.integrations import models, weights
-from zerodraft.integrations.compare import PROMPT_LOOKUP, ZERODRAFT, Comparison, compare_ways
-from zerodraft.integrations.editing import Edit, EditError
-from zerodraft.integrations.source_file import SourceFile
-from zerodraft.integrations.terminal import print_table
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.integrations.commands.terminal import print_table
+from zerodraft.integrations.pipelines.compare import PROMPT_LOOKUP, ZERODRAFT, Comparison, compare_ways
+from zerodraft.integrations.pipelines.editing import Edit, EditError
+from zerodraft.integrations.pipelines.source_file import SourceFile
+from zerodraft.lookup.runtime.warm_up import warm_up
 
 FILE = Path(__file__).parent / "data" / "till.py"
 INSTRUCTION = "Rename the method `show` to `format_amount`."

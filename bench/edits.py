@@ -18,11 +18,11 @@ import edit_tasks
 import measure
 import torch
 
-from zerodraft.integrations.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way
-from zerodraft.integrations.compare import measure as run
-from zerodraft.integrations.cost_measure import measured_curve
-from zerodraft.integrations.generating import Call
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.integrations.hf.cost_measure import measured_curve
+from zerodraft.integrations.pipelines.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way
+from zerodraft.integrations.pipelines.compare import measure as run
+from zerodraft.integrations.pipelines.generating import Call
+from zerodraft.lookup.runtime.warm_up import warm_up
 
 
 def prefill_seconds(call: Call) -> float:

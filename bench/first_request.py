@@ -18,12 +18,12 @@ OPTIONS = ("", "suffix_tree=True", "recycle=True", 'recycle="shared"', "memory=D
 SCRIPT = """
 import sys, time
 import numpy as np
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.lookup.runtime.warm_up import warm_up
 warm_up()
 from zerodraft.lookup.draft import Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.lookahead import Lookahead
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.lookahead.lookahead import Lookahead
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 text = [*range(20)] * 3
 for _ in range(2):
     start = time.process_time()

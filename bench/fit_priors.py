@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import replay
 
-from zerodraft.lookup import _replacement_core as replacing
+from zerodraft.lookup.copy import _replacement_core as replacing
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy

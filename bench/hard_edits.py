@@ -14,8 +14,8 @@ from typing import Any
 
 import measure
 
-from zerodraft.integrations.editing import EditError, edit_text
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.integrations.pipelines.editing import EditError, edit_text
+from zerodraft.lookup.runtime.warm_up import warm_up
 
 
 @dataclass(frozen=True)

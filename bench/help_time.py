@@ -36,7 +36,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     from typer.main import get_command
 
-    from zerodraft.integrations.cli import app
+    from zerodraft.integrations.commands.cli import app
 
     ways = {" ".join(path): lambda path=path: run(path) for path in commands(get_command(app))}
     rows = []

@@ -27,11 +27,11 @@ from zerodraft.integrations import weights
 from zerodraft.integrations.hf.target import Target
 from zerodraft.integrations.models import load_model
 from zerodraft.kernels.verify import walk
-from zerodraft.lookup.beside import Beside
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import SOURCE_NAMES, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.lookahead import Lookahead
+from zerodraft.lookup.lookahead.beside import Beside
+from zerodraft.lookup.lookahead.lookahead import Lookahead
 from zerodraft.lookup.policy import DraftPolicy
 
 HERE = Path(__file__).parent

@@ -19,9 +19,9 @@ import torch
 from lookahead import encode, prompts_of
 
 import zerodraft
-from zerodraft.integrations.cost_measure import measured_curve
+from zerodraft.integrations.hf.cost_measure import measured_curve
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.lookahead import Lookahead
+from zerodraft.lookup.lookahead.lookahead import Lookahead
 from zerodraft.lookup.policy import DraftPolicy
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from streams import code
 
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 TEXT = 2000
 clock = time.thread_time_ns

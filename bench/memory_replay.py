@@ -16,8 +16,8 @@ import replay as replay_bench
 
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory import DraftMemory
-from zerodraft.lookup.replay import Replay, replay
+from zerodraft.lookup.measure.replay import Replay, replay
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 KINDS = ("edits-small", "continuation", "agents", "summaries")
 SETTINGS: dict[str, dict[str, float] | None] = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from zerodraft.lookup import _policy_core as core
+from zerodraft.lookup.copy import _policy_core as core
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
 from zerodraft.lookup.policy import DraftPolicy, priors

@@ -20,7 +20,7 @@ import replay
 
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.replay import walk_known
+from zerodraft.lookup.measure.replay import walk_known
 
 CONTEXT, MAX_TRACES = 8000, 30
 

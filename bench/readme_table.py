@@ -16,10 +16,10 @@ from demo import FILE, INSTRUCTION
 from measure import load, machine, ratio, spread, write_csv
 
 from zerodraft.integrations import weights
-from zerodraft.integrations.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way, first_difference, measure
-from zerodraft.integrations.editing import Edit
-from zerodraft.integrations.source_file import SourceFile
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.integrations.pipelines.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way, first_difference, measure
+from zerodraft.integrations.pipelines.editing import Edit
+from zerodraft.integrations.pipelines.source_file import SourceFile
+from zerodraft.lookup.runtime.warm_up import warm_up
 
 README = Path(__file__).parent.parent / "README.md"
 MARKERS = ("<!-- table: bench/readme_table.py -->", "<!-- end of table -->")

@@ -19,7 +19,7 @@ import replay
 from transformers import AutoTokenizer
 
 from zerodraft.integrations import weights
-from zerodraft.integrations.text_ids import chat_ids
+from zerodraft.integrations.pipelines.text_ids import chat_ids
 from zerodraft.lookup.cost import CostCurve
 
 

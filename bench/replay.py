@@ -26,8 +26,8 @@ import workloads
 
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.measure.replay import Replay, replay
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.replay import Replay, replay
 
 HERE = Path(__file__).parent
 CURVES = ("gpu-like", "cpu-bf16", "cpu-fp32")

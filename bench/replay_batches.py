@@ -19,7 +19,7 @@ import replay
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.replay import walk_known
+from zerodraft.lookup.measure.replay import walk_known
 
 KINDS = ("edits-small", "continuation", "summaries")
 MOST = 1 << 14

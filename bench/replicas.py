@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from soak import knows_in, text_of
 
-from zerodraft.integrations.memory_sync import MemorySync
+from zerodraft.integrations.serving.memory_sync import MemorySync
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 NUM_REPLICAS = 4
 LENGTH = 400

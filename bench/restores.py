@@ -26,7 +26,7 @@ from zerodraft.lookup.chained import Chained
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.replay import Replay, walk_known
+from zerodraft.lookup.measure.replay import Replay, walk_known
 
 GROUPS = {"edits": ("edits-small", "edits-large"), "continuation": ("continuation",)}
 

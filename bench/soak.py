@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 VOCABULARY = 50_000
 

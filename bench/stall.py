@@ -19,12 +19,12 @@ from demo import FILE, INSTRUCTION, RENAME
 from transformers import AutoTokenizer
 
 from zerodraft.integrations import weights
-from zerodraft.integrations.text_ids import chat_ids, text_ids
+from zerodraft.integrations.pipelines.text_ids import chat_ids, text_ids
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.measure.replay import walk_known
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.replay import walk_known
 
 LONG_MATCH = 32  # tokens; a copy that has matched so many is hardly ever wrong
 NOISE = (0.0, 0.03, 0.1, 0.3)

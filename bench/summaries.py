@@ -13,7 +13,7 @@ from pathlib import Path
 
 import measure
 
-from zerodraft.integrations.summarizing import Summary, summarize_texts
+from zerodraft.integrations.pipelines.summarizing import Summary, summarize_texts
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -32,9 +32,9 @@ from streams import VOCAB, Tokens, agents, code
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.measure.replay import Replay, replay
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.replay import Replay, replay
-from zerodraft.lookup.suffix_tree import SuffixTree
+from zerodraft.lookup.suffix.suffix_tree import SuffixTree
 
 COLUMNS = (
     "workload",

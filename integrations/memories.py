@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from zerodraft.lookup.memory import DraftMemory
+    from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 MAX_TOKENS: Final = 2**30  # a smaller cap would drop texts of a larger memory with the first save
 
@@ -41,7 +41,7 @@ def open_memory(
     True
     >>> memory.save()
     """
-    from zerodraft.lookup.memory import DraftMemory
+    from zerodraft.lookup.memory.draft_memory import DraftMemory
 
     name = None
     if tokenizer is not None:
@@ -60,8 +60,8 @@ def naming_repair(directory: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{error.filename or os.fspath(directory)}: {error.strerror or error}") from error
     except RuntimeError as error:
-        from zerodraft.lookup.manifest import NoMemoryError, TokenizerError
-        from zerodraft.lookup.segment_file import MemoryFileError
+        from zerodraft.lookup.memory.manifest import NoMemoryError, TokenizerError
+        from zerodraft.lookup.memory.segment_file import MemoryFileError
 
         if not isinstance(error, MemoryFileError) or isinstance(error, (NoMemoryError, TokenizerError)):
             raise

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from zerodraft.lookup.user_cache import stand_in, stand_ins, user_cache, writable
+from zerodraft.lookup.runtime.user_cache import stand_in, stand_ins, user_cache, writable
 
 MANIFEST: Final = "zerodraft.json"
 _CHUNK: Final = 1 << 20

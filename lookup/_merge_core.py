@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from zerodraft.lookup._jit import I32_2D, I64, READ_I32, kernel
+from zerodraft.lookup.runtime.jit import I32_2D, I64, READ_I32, kernel
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]

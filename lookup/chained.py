@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup._policy_core import MIN_RATE
+from zerodraft.lookup.copy._policy_core import MIN_RATE
 from zerodraft.lookup.draft import Draft
 from zerodraft.lookup.drafter import Drafter
 

@@ -118,7 +118,7 @@ class CostCurve:
         if not callable(getattr(model, "get_input_embeddings", None)):
             raise ValueError(f"model must be a transformers model, got {shown(model)}")
         # By name: the measurement belongs to the room that may load torch, and only this door leads there.
-        measured: CostCurve = import_module("zerodraft.integrations.cost_measure").measured_curve(
+        measured: CostCurve = import_module("zerodraft.integrations.hf.cost_measure").measured_curve(
             model, refresh=refresh, max_seconds=max_seconds
         )
         return measured

@@ -14,25 +14,25 @@ import numpy.typing as npt
 from zerodraft.lookup.policy import MAX_DRAFT_TOKENS, DraftPolicy, priors
 
 # isort: split
-from zerodraft.lookup import _ngram_core as core
-from zerodraft.lookup import _policy_core as rule
-from zerodraft.lookup import _replacement_core as replacing
-from zerodraft.lookup._jit import direct
 from zerodraft.lookup.budget import share_budget
 from zerodraft.lookup.checks import bounds, flag, instance_of, int_in, one_of, shown
+from zerodraft.lookup.copy import _ngram_core as core
+from zerodraft.lookup.copy import _policy_core as rule
+from zerodraft.lookup.copy import _replacement_core as replacing
+from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import CONTEXT, INT32, PREDICTION, Draft, IntArray, Outcome, as_token_ids
-from zerodraft.lookup.memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
-from zerodraft.lookup.ngram_index import NgramIndex
-from zerodraft.lookup.phrases import PhraseBook
-from zerodraft.lookup.shared_sources import SharedSources
-from zerodraft.lookup.stats import has_paid
+from zerodraft.lookup.measure.stats import has_paid
+from zerodraft.lookup.memory.draft_memory import MAX_MATCH, NO_BLOCK, DraftMemory, check_namespace
+from zerodraft.lookup.runtime.jit import direct
+from zerodraft.lookup.sources.phrases import PhraseBook
+from zerodraft.lookup.sources.shared_sources import SharedSources
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from zerodraft.lookup.recycler_shelf import RecyclerShelf
-    from zerodraft.lookup.recycling import TokenRecycler
-    from zerodraft.lookup.tree_source import TreeSource
+    from zerodraft.lookup.recycle.recycler_shelf import RecyclerShelf
+    from zerodraft.lookup.recycle.token_recycler import TokenRecycler
+    from zerodraft.lookup.suffix.tree_source import TreeSource
 
 _propose, _learn = direct(rule.propose), direct(rule.learn)
 _find_copy, _copy_chain = direct(core.find_copy), direct(core.copy_chain)
@@ -95,12 +95,12 @@ class Drafter:
         # Kernels load only where they are used, but not in the first session: that may be in a thread beside a fork,
         # and a child in whose parent another thread was importing waits for that import for ever.
         if suffix_tree:
-            import zerodraft.lookup.tree_source
+            import zerodraft.lookup.suffix.tree_source
         if recycle:
-            import zerodraft.lookup.recycling  # noqa: F401
+            import zerodraft.lookup.recycle.token_recycler  # noqa: F401
         self._recyclers: RecyclerShelf | None = None
         if recycle == "shared":
-            from zerodraft.lookup.recycler_shelf import RecyclerShelf
+            from zerodraft.lookup.recycle.recycler_shelf import RecyclerShelf
 
             self._recyclers = RecyclerShelf(None if memory is None else memory.directory)
 
@@ -137,7 +137,7 @@ class Drafter:
             return self._recyclers[namespace]
         if not self.recycle:
             return None
-        from zerodraft.lookup.recycling import TokenRecycler
+        from zerodraft.lookup.recycle.token_recycler import TokenRecycler
 
         return TokenRecycler()
 
@@ -249,7 +249,7 @@ class DraftSession:
         self._recycled = None if recycler is None else recycler.source(prompt)
         self._tree: TreeSource | None = None
         if drafter.suffix_tree:
-            from zerodraft.lookup.tree_source import TreeSource
+            from zerodraft.lookup.suffix.tree_source import TreeSource
 
             self._tree = TreeSource(prediction, prompt)
         self._is_finished = False

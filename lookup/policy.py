@@ -131,7 +131,7 @@ def priors() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 @functools.lru_cache(maxsize=256)
 def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Tables:
-    from zerodraft.lookup import _policy_core as core  # compiles on import: only sessions need it
+    from zerodraft.lookup.copy import _policy_core as core  # compiles on import: only sessions need it
 
     breaks, _ = priors()
     costs = curve.shared_by(num_rows).table(max_nodes + 1, context or None)

@@ -4,5 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-_NEEDS = {"triton": "zerodraft/kernels/*_triton.py", "vllm": "zerodraft/integrations/vllm.py"}
-collect_ignore_glob = [modules for package, modules in _NEEDS.items() if importlib.util.find_spec(package) is None]
+_NEEDS = {
+    "triton": ["zerodraft/kernels/*_triton.py"],
+    "vllm": ["zerodraft/integrations/vllm.py", "zerodraft/integrations/serving/vllm.py"],
+}
+collect_ignore_glob = [
+    path for package, paths in _NEEDS.items() if importlib.util.find_spec(package) is None for path in paths
+]

@@ -285,7 +285,7 @@ def save_checkout(folder: Path) -> None:
 
 def save_texts(folder: Path) -> None:
     """The files that the documentation's commands name: sources, texts, recorded outputs, two memories."""
-    from zerodraft.lookup.memory import DraftMemory
+    from zerodraft.lookup.memory.draft_memory import DraftMemory
 
     (folder / "src").mkdir()
     for place in (folder, folder / "src"):

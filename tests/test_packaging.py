@@ -78,7 +78,7 @@ def test_the_installed_wheel_imports_every_room(dists: dict[str, Path], tmp_path
     with zipfile.ZipFile(dists["wheel"]) as archive:
         archive.extractall(tmp_path / "site")
     script = """
-import zerodraft, zerodraft.kernels.verify, zerodraft.integrations.editing
+import zerodraft, zerodraft.kernels.verify, zerodraft.integrations.pipelines.editing
 import zerodraft.lookup.policy
 assert zerodraft.__file__.startswith({site!r}), zerodraft.__file__
 zerodraft.DraftPolicy(), zerodraft.Drafter

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from zerodraft.integrations.command_options import Device, Dtype, Json
-from zerodraft.integrations.terminal import load, one_line_errors, talk, write_out
+from zerodraft.integrations.commands.options import Device, Dtype, Json
+from zerodraft.integrations.commands.terminal import load, one_line_errors, talk, write_out
 
 if TYPE_CHECKING:
     from zerodraft.lookup.cost import CostCurve
@@ -67,11 +67,11 @@ def versions() -> dict[str, str | None]:
 
 def kernels() -> dict[str, Any]:
     """Seconds to load the lookup kernels, how many had to be compiled, and where the machine code is kept."""
-    from zerodraft.lookup.user_cache import is_writable
-    from zerodraft.lookup.warm_up import num_compiled, warm_up
+    from zerodraft.lookup.runtime.user_cache import is_writable
+    from zerodraft.lookup.runtime.warm_up import num_compiled, warm_up
 
     seconds = warm_up()
-    core = sys.modules["zerodraft.lookup._ngram_core"]
+    core = sys.modules["zerodraft.lookup.copy._ngram_core"]
     cache = next((value._cache for value in vars(core).values() if hasattr(value, "_cache")), None)
     place = getattr(cache, "_cache_path", None)
     return {
@@ -85,7 +85,7 @@ def kernels() -> dict[str, Any]:
 
 def user_cache() -> dict[str, Any]:
     """The folder of measured cost curves and fetched models, and whether anything can be kept there."""
-    from zerodraft.lookup.user_cache import is_writable, user_cache
+    from zerodraft.lookup.runtime.user_cache import is_writable, user_cache
 
     place = user_cache()
     return {"path": None if place is None else str(place), "is_writable": place is not None and is_writable(place)}
@@ -107,7 +107,7 @@ def prospects(curve: CostCurve) -> list[dict[str, float]]:
 
     A chain of gamma tokens costs a forward of gamma + 1 positions and brings E[N] tokens (``theory.expected_tokens``).
     """
-    from zerodraft.lookup.theory import expected_tokens
+    from zerodraft.lookup.measure.theory import expected_tokens
 
     found = []
     for alpha in _ALPHAS:
@@ -123,7 +123,7 @@ def _curve(model: str | None, dtype: str, device: str) -> tuple[CostCurve, str]:
 
         return DEFAULT_CURVE, "the default curve; --model measures one"
     loaded = load(model, dtype, device)
-    from zerodraft.integrations.cost_measure import measured_curve
+    from zerodraft.integrations.hf.cost_measure import measured_curve
 
     talk("timing forwards, unless that was done before")
     return measured_curve(loaded.model), f"measured: {loaded.origin}, {loaded.model.dtype}, {loaded.model.device}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zerodraft.integrations.command_options import (
+from zerodraft.integrations.commands.options import (
     Compare,
     Device,
     Dtype,
@@ -32,7 +32,7 @@ from zerodraft.integrations.command_options import (
     sampling_of,
     save_memory,
 )
-from zerodraft.integrations.terminal import (
+from zerodraft.integrations.commands.terminal import (
     json_values,
     load,
     one_line_errors,
@@ -46,9 +46,9 @@ from zerodraft.integrations.terminal import (
 )
 
 if TYPE_CHECKING:
-    from zerodraft.integrations.editing import EditError, EditResult
     from zerodraft.integrations.models import LoadedModel
-    from zerodraft.integrations.source_file import SourceFile
+    from zerodraft.integrations.pipelines.editing import EditError, EditResult
+    from zerodraft.integrations.pipelines.source_file import SourceFile
 
 STDOUT = Path("-")
 
@@ -90,7 +90,7 @@ def edit(
 ) -> None:
     """Let a model edit files. Prints the changes as one unified diff."""
     with one_line_errors():
-        from zerodraft.integrations.editing import check_request
+        from zerodraft.integrations.pipelines.editing import check_request
 
         sampling = sampling_of(temperature, top_p, seed)
         make_drafting = drafting_of(
@@ -115,10 +115,10 @@ def edit(
 
 def _work(files: list[Path], write: bool, output: Path | None, model: str) -> _Work:
     """Read what is to be edited and refuse what cannot be, before a model is loaded."""
-    from zerodraft.integrations.file_tree import find_files
-    from zerodraft.integrations.file_writer import FileError, check_writable
     from zerodraft.integrations.models import most_bytes
-    from zerodraft.integrations.source_file import LANGUAGES, STDIN, SourceFile, diff_folder
+    from zerodraft.integrations.pipelines.file_tree import find_files
+    from zerodraft.integrations.pipelines.file_writer import FileError, check_writable
+    from zerodraft.integrations.pipelines.source_file import LANGUAGES, STDIN, SourceFile, diff_folder
 
     found = [(STDIN, True)] if STDIN in files else []
     found += find_files([path for path in files if path != STDIN], tuple(LANGUAGES))
@@ -168,9 +168,9 @@ class _Work:
 
     def run(self, loaded: LoadedModel, instruction: str, show_drafts: bool, as_json: bool) -> None:
         """Edit one file after the other. Ctrl-C ends it: what is done stays done, and is said."""
-        from zerodraft.integrations.editing import EditError
-        from zerodraft.integrations.file_writer import FileError
-        from zerodraft.integrations.source_file import STDIN, SourceFile
+        from zerodraft.integrations.pipelines.editing import EditError
+        from zerodraft.integrations.pipelines.file_writer import FileError
+        from zerodraft.integrations.pipelines.source_file import STDIN, SourceFile
         from zerodraft.lookup.checks import first_line
 
         what = "decoding three ways, zerodraft last" if self.options["compare"] else "writing"
@@ -204,7 +204,7 @@ class _Work:
             talk(f"the diff applies in {self.folder}")
 
     def _edit(self, loaded: LoadedModel, source: SourceFile, instruction: str, streamer: Any) -> EditResult:
-        from zerodraft.integrations.editing import edit_text
+        from zerodraft.integrations.pipelines.editing import edit_text
 
         return edit_text(
             loaded.model,
@@ -220,7 +220,7 @@ class _Work:
         self, loaded: LoadedModel, source: SourceFile, result: EditResult, number: int, show_drafts: bool, as_json: bool
     ) -> None:
         """Write what is to be written, print the diff all the same, say what it took."""
-        from zerodraft.integrations.file_writer import FileError, write_file
+        from zerodraft.integrations.pipelines.file_writer import FileError, write_file
 
         is_filter = source.path == Path("-")
         diff = "" if is_filter else source.diff(result.text, self.folder)
@@ -241,7 +241,7 @@ class _Work:
         elif not _is_stdout(self.output):
             print_diff(diff)
         if show_drafts:
-            from zerodraft.integrations.colouring import print_spans
+            from zerodraft.integrations.report.colouring import print_spans
 
             print_spans(spans_of(loaded, result), stderr=True)
         name = "" if self.num_files == 1 else f"[{number}/{len(self.sources)}] {source.path}: "

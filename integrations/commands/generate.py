@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zerodraft.integrations.command_options import (
+from zerodraft.integrations.commands.options import (
     Compare,
     Device,
     Dtype,
@@ -28,7 +28,7 @@ from zerodraft.integrations.command_options import (
     sampling_of,
     save_memory,
 )
-from zerodraft.integrations.terminal import (
+from zerodraft.integrations.commands.terminal import (
     json_values,
     load,
     one_line_errors,
@@ -67,8 +67,8 @@ def generate(
 ) -> None:
     """Let a model answer a prompt, and stream the text."""
     with one_line_errors():
-        from zerodraft.integrations.generating import check_length, generate_text
-        from zerodraft.integrations.streaming import TextStream
+        from zerodraft.integrations.pipelines.generating import check_length, generate_text
+        from zerodraft.integrations.pipelines.streaming import TextStream
 
         check_length(max_new_tokens)
         sampling = sampling_of(temperature, top_p, seed)
@@ -95,7 +95,7 @@ def generate(
             values = {"text": result.text, "hit_limit": result.hit_limit, "finish_reason": result.finish_reason}
             print_json(json_values(loaded, result, **values))
         if show_drafts:
-            from zerodraft.integrations.colouring import print_spans
+            from zerodraft.integrations.report.colouring import print_spans
 
             print_spans(spans_of(loaded, result), stderr=as_json)
         elif not as_json:
@@ -108,8 +108,8 @@ def generate(
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    from zerodraft.integrations.source_file import STDIN, SourceFile
-    from zerodraft.integrations.text_ids import check_text
+    from zerodraft.integrations.pipelines.source_file import STDIN, SourceFile
+    from zerodraft.integrations.pipelines.text_ids import check_text
 
     if prompt is not None and file is not None:
         raise ValueError("give the prompt as an argument or with --file, not both")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zerodraft.integrations.command_options import Json
+from zerodraft.integrations.commands.options import Json
+from zerodraft.integrations.commands.terminal import one_line_errors, talk, write_out
 from zerodraft.integrations.memories import MAX_TOKENS, naming_repair
-from zerodraft.integrations.terminal import one_line_errors, talk, write_out
 
 if TYPE_CHECKING:
-    from zerodraft.lookup.memory import DraftMemory
-    from zerodraft.lookup.repair import Examined
+    from zerodraft.lookup.memory.draft_memory import DraftMemory
+    from zerodraft.lookup.memory.repair import Examined
 
 memory = typer.Typer(help="Look after a memory: build, inspect, verify, repair, merge, clear.", no_args_is_help=True)
 
@@ -48,8 +48,8 @@ def build(
     """Add files to a memory, which is made where there is none. Texts that it has are skipped, and hidden files."""
     failures = 0
     with one_line_errors():
-        from zerodraft.integrations.file_tree import find_files
-        from zerodraft.integrations.source_file import SourceFile
+        from zerodraft.integrations.pipelines.file_tree import find_files
+        from zerodraft.integrations.pipelines.source_file import SourceFile
         from zerodraft.integrations.vocabulary import encoder_of, load_tokenizer
 
         loaded = load_tokenizer(tokenizer, as_model=True)
@@ -113,7 +113,7 @@ def repair(
 ) -> None:
     """Drop what is damaged and say what is lost with it; what is sound stays."""
     with one_line_errors():
-        from zerodraft.lookup.repair import repair
+        from zerodraft.lookup.memory.repair import repair
 
         with naming_repair(directory):
             found = repair(directory, dry_run=dry_run)
@@ -159,9 +159,9 @@ def clear(
 ) -> None:
     """Drop everything of one namespace. A damaged memory is repaired first, as damaged files may be anybody's."""
     with one_line_errors():
-        from zerodraft.lookup.memory import DraftMemory
-        from zerodraft.lookup.repair import repair
-        from zerodraft.lookup.segment_file import MemoryFileError
+        from zerodraft.lookup.memory.draft_memory import DraftMemory
+        from zerodraft.lookup.memory.repair import repair
+        from zerodraft.lookup.memory.segment_file import MemoryFileError
 
         if (namespace is None) != no_namespace:
             raise ValueError("say which: give either --namespace or --no-namespace")
@@ -179,7 +179,7 @@ def clear(
 def _opened(directory: Path, max_tokens: int, tokenizer: Any = None) -> DraftMemory:
     """The memory, or a new one, after every byte of it was checked: what is added must not stand beside damage."""
     from zerodraft.integrations.memories import open_memory
-    from zerodraft.lookup.manifest import is_memory
+    from zerodraft.lookup.memory.manifest import is_memory
 
     if is_memory(directory):
         _sound(directory)
@@ -188,7 +188,7 @@ def _opened(directory: Path, max_tokens: int, tokenizer: Any = None) -> DraftMem
 
 def _sound(directory: Path) -> Examined:
     """What a directory holds, refused if anything there is damaged."""
-    from zerodraft.lookup.segment_file import MemoryFileError
+    from zerodraft.lookup.memory.segment_file import MemoryFileError
 
     found = _examined(directory)
     with naming_repair(directory):
@@ -198,7 +198,7 @@ def _sound(directory: Path) -> Examined:
 
 
 def _examined(directory: Path) -> Examined:
-    from zerodraft.lookup.repair import examine
+    from zerodraft.lookup.memory.repair import examine
 
     with naming_repair(directory):
         return examine(directory)
@@ -215,7 +215,7 @@ def _complain(directory: Path, found: Examined) -> None:
 
 def _bind(kept: DraftMemory, tokenizer: str, other: Path) -> None:
     """Take another memory's tokenizer for one's own, or refuse both by name."""
-    from zerodraft.lookup.manifest import TokenizerError
+    from zerodraft.lookup.memory.manifest import TokenizerError
 
     try:
         kept.bind_tokenizer(tokenizer)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zerodraft.integrations.terminal import one_line_errors, talk
+from zerodraft.integrations.commands.terminal import one_line_errors, talk
 
 
 def report(
@@ -20,8 +20,8 @@ def report(
 ) -> None:
     """Make a page about a run. Shows its text by source, what was accepted, what it cost."""
     with one_line_errors():
-        from zerodraft.integrations.file_writer import check_writable, write_file
-        from zerodraft.integrations.report import read_run, render, replay_run
+        from zerodraft.integrations.pipelines.file_writer import check_writable, write_file
+        from zerodraft.integrations.report.page import read_run, render, replay_run
 
         check_writable(output)
         run = read_run(file)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zerodraft.integrations.command_options import (
+from zerodraft.integrations.commands.options import (
     Device,
     Dtype,
     Json,
@@ -26,7 +26,7 @@ from zerodraft.integrations.command_options import (
     sampling_of,
     save_memory,
 )
-from zerodraft.integrations.terminal import load, one_line_errors, print_json, summary, talk, write_out
+from zerodraft.integrations.commands.terminal import load, one_line_errors, print_json, summary, talk, write_out
 
 
 def summarize(
@@ -57,8 +57,8 @@ def summarize(
 ) -> None:
     """Summarize files of any length. Long ones go in parts, whose summaries are merged."""
     with one_line_errors():
-        from zerodraft.integrations.source_file import SourceFile
-        from zerodraft.integrations.summarizing import Summary, check_request, summarize_texts
+        from zerodraft.integrations.pipelines.source_file import SourceFile
+        from zerodraft.integrations.pipelines.summarizing import Summary, check_request, summarize_texts
 
         check_request(instruction, preset, max_new_tokens, max_part_tokens, batch_size)
         sampling = sampling_of(temperature, top_p, seed)
@@ -109,7 +109,7 @@ def summarize(
 
 def _text(files: list[Path], results: dict[Path, Any]) -> str:
     """The summaries, under their files' names where there are several."""
-    from zerodraft.integrations.summarizing import Summary
+    from zerodraft.integrations.pipelines.summarizing import Summary
 
     done = [file for file in dict.fromkeys(files) if isinstance(results[file], Summary)]
     head = "==> {} <==\n" if len(results) > 1 else ""
@@ -117,7 +117,7 @@ def _text(files: list[Path], results: dict[Path, Any]) -> str:
 
 
 def _document(files: list[Path], results: dict[Path, Any], origin: str | None) -> dict[str, Any]:
-    from zerodraft.integrations.summarizing import Summary
+    from zerodraft.integrations.pipelines.summarizing import Summary
 
     entries: list[dict[str, Any]] = []
     stats = None

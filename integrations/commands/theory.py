@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from zerodraft.integrations.command_options import Json
-from zerodraft.integrations.terminal import one_line_errors, write_out
+from zerodraft.integrations.commands.options import Json
+from zerodraft.integrations.commands.terminal import one_line_errors, write_out
 
 
 def theory(
@@ -30,7 +30,7 @@ def theory(
     as_json: Json = False,
 ) -> None:
     """Say what the published formulas promise. No model is loaded, nothing is measured."""
-    from zerodraft.lookup import theory as formulas
+    from zerodraft.lookup.measure import theory as formulas
 
     with one_line_errors():
         if batch is not None and batch < 1:

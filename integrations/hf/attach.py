@@ -18,17 +18,17 @@ from zerodraft.integrations.hf.decode import SessionMaker, decode
 from zerodraft.integrations.hf.request import OWN_ARGUMENTS, Request, check_streamer, warn_without_effect
 from zerodraft.integrations.hf.shapes import COMPILE_OPTIONS
 from zerodraft.integrations.hf.support import check_is_model, check_model, refuse
-from zerodraft.lookup.at_fork import NEVER, held_at_fork
-from zerodraft.lookup.beside import Beside
 from zerodraft.lookup.checks import flag, instance_of, one_of, shown, with_methods
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.lookahead.beside import Beside
+from zerodraft.lookup.measure.stats import GenerationStats
+from zerodraft.lookup.measure.trace import Trace
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.stats import GenerationStats
-from zerodraft.lookup.trace import Trace
+from zerodraft.lookup.runtime.at_fork import NEVER, held_at_fork
 
 if TYPE_CHECKING:
     from zerodraft.lookup.cost import CostCurve
-    from zerodraft.lookup.lookahead import Lookahead
+    from zerodraft.lookup.lookahead.lookahead import Lookahead
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -185,7 +185,7 @@ class _Settings:
                 return
             try:
                 if model.num_parameters() >= _MIN_PARAMETERS_TO_MEASURE:
-                    from zerodraft.integrations.cost_measure import measured_curve
+                    from zerodraft.integrations.hf.cost_measure import measured_curve
 
                     policy = dataclasses.replace(drafter.policy, cost=measured_curve(model))
                     policy.tables()  # milliseconds, which the first request need not wait for

@@ -24,7 +24,7 @@ from zerodraft.integrations.hf.target import Target, Verifier
 from zerodraft.kernels.verify import Walk, walk
 from zerodraft.lookup.chained import Chained
 from zerodraft.lookup.draft import Draft, Outcome
-from zerodraft.lookup.stats import GenerationStats
+from zerodraft.lookup.measure.stats import GenerationStats
 
 
 class Session(Protocol):

@@ -14,25 +14,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerodraft.integrations.editing import EditError, edit_text
-    from zerodraft.integrations.generating import Drafting, Sampling, generate_text
     from zerodraft.integrations.hf.attach import attach, detach, speculate
     from zerodraft.integrations.hf.support import Unsupported
     from zerodraft.integrations.memories import open_memory
-    from zerodraft.integrations.summarizing import summarize_text, summarize_texts
+    from zerodraft.integrations.pipelines.editing import EditError, edit_text
+    from zerodraft.integrations.pipelines.generating import Drafting, Sampling, generate_text
+    from zerodraft.integrations.pipelines.summarizing import summarize_text, summarize_texts
+    from zerodraft.lookup.copy.ngram_index import NgramIndex
     from zerodraft.lookup.cost import CostCurve
     from zerodraft.lookup.draft import Draft, Outcome
     from zerodraft.lookup.drafter import Drafter, DraftSession
-    from zerodraft.lookup.lookahead import Lookahead
-    from zerodraft.lookup.memory import DraftMemory
-    from zerodraft.lookup.ngram_index import NgramIndex
-    from zerodraft.lookup.phrases import PhraseBook
+    from zerodraft.lookup.lookahead.lookahead import Lookahead
+    from zerodraft.lookup.measure.stats import GenerationStats
+    from zerodraft.lookup.memory.draft_memory import DraftMemory
+    from zerodraft.lookup.memory.segment_file import MemoryFileError
     from zerodraft.lookup.policy import DraftPolicy
-    from zerodraft.lookup.recycling import TokenRecycler
-    from zerodraft.lookup.segment_file import MemoryFileError
-    from zerodraft.lookup.stats import GenerationStats
-    from zerodraft.lookup.suffix_tree import SuffixTree
-    from zerodraft.lookup.warm_up import warm_up
+    from zerodraft.lookup.recycle.token_recycler import TokenRecycler
+    from zerodraft.lookup.runtime.warm_up import warm_up
+    from zerodraft.lookup.sources.phrases import PhraseBook
+    from zerodraft.lookup.suffix.suffix_tree import SuffixTree
 
 __version__ = "0.1.0"
 
@@ -43,27 +43,27 @@ _HOME_OF = {
     "Drafter": "zerodraft.lookup.drafter",
     "DraftSession": "zerodraft.lookup.drafter",
     "DraftPolicy": "zerodraft.lookup.policy",
-    "Lookahead": "zerodraft.lookup.lookahead",
-    "NgramIndex": "zerodraft.lookup.ngram_index",
-    "DraftMemory": "zerodraft.lookup.memory",
-    "MemoryFileError": "zerodraft.lookup.segment_file",
+    "Lookahead": "zerodraft.lookup.lookahead.lookahead",
+    "NgramIndex": "zerodraft.lookup.copy.ngram_index",
+    "DraftMemory": "zerodraft.lookup.memory.draft_memory",
+    "MemoryFileError": "zerodraft.lookup.memory.segment_file",
     "open_memory": "zerodraft.integrations.memories",
-    "PhraseBook": "zerodraft.lookup.phrases",
-    "SuffixTree": "zerodraft.lookup.suffix_tree",
-    "warm_up": "zerodraft.lookup.warm_up",
-    "TokenRecycler": "zerodraft.lookup.recycling",
-    "GenerationStats": "zerodraft.lookup.stats",
-    "edit_text": "zerodraft.integrations.editing",
-    "EditError": "zerodraft.integrations.editing",
-    "Drafting": "zerodraft.integrations.generating",
-    "Sampling": "zerodraft.integrations.generating",
-    "generate_text": "zerodraft.integrations.generating",
+    "PhraseBook": "zerodraft.lookup.sources.phrases",
+    "SuffixTree": "zerodraft.lookup.suffix.suffix_tree",
+    "warm_up": "zerodraft.lookup.runtime.warm_up",
+    "TokenRecycler": "zerodraft.lookup.recycle.token_recycler",
+    "GenerationStats": "zerodraft.lookup.measure.stats",
+    "edit_text": "zerodraft.integrations.pipelines.editing",
+    "EditError": "zerodraft.integrations.pipelines.editing",
+    "Drafting": "zerodraft.integrations.pipelines.generating",
+    "Sampling": "zerodraft.integrations.pipelines.generating",
+    "generate_text": "zerodraft.integrations.pipelines.generating",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
     "speculate": "zerodraft.integrations.hf.attach",
     "Unsupported": "zerodraft.integrations.hf.support",
-    "summarize_text": "zerodraft.integrations.summarizing",
-    "summarize_texts": "zerodraft.integrations.summarizing",
+    "summarize_text": "zerodraft.integrations.pipelines.summarizing",
+    "summarize_texts": "zerodraft.integrations.pipelines.summarizing",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""``python -m zerodraft`` and the ``zerodraft`` script: hands over to the command line in ``integrations/cli.py``."""
+"""``python -m zerodraft`` and the ``zerodraft`` script: hands over to the command line in ``integrations/commands``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line; one clear line instead of a traceback where its packages are not installed."""
     try:
-        from zerodraft.integrations.cli import app
+        from zerodraft.integrations.commands.cli import app
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich", "click"):
             raise

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from zerodraft.integrations import cli, models
+from zerodraft.integrations import models
+from zerodraft.integrations.commands import cli
 
 CODE = "def area(width, height):\n    return width * height\n"
 NEW = CODE.replace("width", "breadth")
@@ -302,8 +303,8 @@ def test_dtype_and_device_are_checked(tiny_folder: Path) -> None:
 def test_help_states_the_defaults_of_the_code() -> None:
     import inspect
 
-    from zerodraft.integrations.editing import edit_text
-    from zerodraft.integrations.generating import Drafting, Sampling, generate_text
+    from zerodraft.integrations.pipelines.editing import edit_text
+    from zerodraft.integrations.pipelines.generating import Drafting, Sampling, generate_text
 
     for command, function in ((cli.edit, edit_text), (cli.generate, generate_text)):
         mine = {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
@@ -326,7 +327,7 @@ def test_characters_of_several_tokens_stream_whole(tokenizer: Any) -> None:
     """Bytes are tokens here, so a burst of accepted tokens may end inside a character."""
     import torch
 
-    from zerodraft.integrations.streaming import TextStream
+    from zerodraft.integrations.pipelines.streaming import TextStream
 
     text = "naïve 你好 👩‍👩‍👧 done"
     ids, pieces = tokenizer.encode(text, add_special_tokens=False), []

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from zerodraft.integrations import cli, models
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.integrations import models
+from zerodraft.integrations.commands import cli
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 
 def zerodraft(*arguments: str | Path) -> Result:
@@ -254,7 +255,7 @@ def test_the_doctor_knows_versions_kernels_and_prospects() -> None:
     import torch
 
     from zerodraft.lookup.cost import DEFAULT_CURVE
-    from zerodraft.lookup.theory import expected_tokens
+    from zerodraft.lookup.measure.theory import expected_tokens
 
     assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert found["cost_curve"]["points"] == DEFAULT_CURVE.as_dict()["points"]
@@ -279,7 +280,7 @@ def test_the_doctor_says_where_things_are_kept(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_doctor_measures_a_model(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import cost_measure
     from zerodraft.lookup.cost import CostCurve
 
     steep = CostCurve([(1, 1.0), (2, 2.0)])

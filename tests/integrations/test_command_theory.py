@@ -6,7 +6,7 @@ import json
 
 from typer.testing import CliRunner, Result
 
-from zerodraft.integrations import cli
+from zerodraft.integrations.commands import cli
 
 
 def theory(*options: str) -> Result:

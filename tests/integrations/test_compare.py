@@ -7,10 +7,17 @@ from typing import Any
 import pytest
 
 import zerodraft
-from zerodraft.integrations import compare
-from zerodraft.integrations.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Comparison, Difference, first_difference
-from zerodraft.integrations.editing import Edit
-from zerodraft.integrations.generating import Call, Sampling
+from zerodraft.integrations.pipelines import compare
+from zerodraft.integrations.pipelines.compare import (
+    PLAIN,
+    PROMPT_LOOKUP,
+    ZERODRAFT,
+    Comparison,
+    Difference,
+    first_difference,
+)
+from zerodraft.integrations.pipelines.editing import Edit
+from zerodraft.integrations.pipelines.generating import Call, Sampling
 
 CODE = "def area(width, height):\n    return width * height\n\n\nprint(area(3, 4))\n"
 NEW = CODE.replace("width", "breadth")

@@ -11,7 +11,7 @@ import torch
 from support import tiny, tiny_seq2seq
 
 import zerodraft
-from zerodraft.integrations.cost_measure import measured_curve
+from zerodraft.integrations.hf.cost_measure import measured_curve
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 
@@ -32,7 +32,7 @@ def test_measures_once_and_keeps_the_curve(tmp_path):
 
 def test_a_measurement_that_was_cut_short_is_gone_on_with(tmp_path, monkeypatch):
     """What disturbs a forward only adds time, so the best of all rounds stays; after enough rounds nothing is timed."""
-    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import cost_measure
 
     calls, speed = [], [5.0]
     monkeypatch.setattr(cost_measure, "_seconds", lambda target, context, ids: calls.append(1) or speed[0] * len(ids))
@@ -55,7 +55,7 @@ def test_a_measurement_that_was_cut_short_is_gone_on_with(tmp_path, monkeypatch)
 
 def test_a_row_costs_what_it_takes_longer_than_its_positions(tmp_path, monkeypatch):
     """Timed by a made-up clock: a forward takes 10 + its positions, and 3 for each row after the first."""
-    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import cost_measure
 
     def seconds(target, context, ids):
         num_rows = len(target.cache.lengths)
@@ -70,7 +70,7 @@ def test_a_row_costs_what_it_takes_longer_than_its_positions(tmp_path, monkeypat
 
 
 def test_the_curve_is_measured_by_its_own_name(tmp_path, monkeypatch):
-    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import cost_measure
 
     monkeypatch.setattr(cost_measure, "_default_folder", lambda: tmp_path)
     model = tiny("llama")
@@ -108,7 +108,7 @@ def nowhere(monkeypatch, tmp_path, where):
     """An environment without a usable home, as a new process finds it."""
     import pwd
 
-    from zerodraft.lookup import user_cache
+    from zerodraft.lookup.runtime import user_cache
 
     def nobody(uid):
         raise KeyError(uid)
@@ -131,8 +131,8 @@ def nowhere(monkeypatch, tmp_path, where):
 @pytest.mark.parametrize("library", ["platformdirs", "without"])
 def test_without_a_home_a_model_is_timed_once_per_process(monkeypatch, tmp_path, caplog, where, library):
     """CASES 52: attach works, with one warning; a second model like it, another attach and a call time nothing."""
-    from zerodraft.integrations import cost_measure
     from zerodraft.integrations.hf import attach as doors
+    from zerodraft.integrations.hf import cost_measure
 
     nowhere(monkeypatch, tmp_path, where)
     if library == "without":
@@ -158,7 +158,7 @@ def test_without_a_home_a_model_is_timed_once_per_process(monkeypatch, tmp_path,
 
 
 def test_a_full_disk_keeps_the_better_times_in_the_process(monkeypatch, tmp_path):
-    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import cost_measure
 
     def full(path, content):
         raise OSError(28, "No space left on device")
@@ -172,7 +172,7 @@ def test_a_full_disk_keeps_the_better_times_in_the_process(monkeypatch, tmp_path
 
 
 def test_two_threads_time_one_model_once(monkeypatch, tmp_path):
-    from zerodraft.integrations import cost_measure
+    from zerodraft.integrations.hf import cost_measure
 
     calls, measure = [], cost_measure._measure
     monkeypatch.setattr(cost_measure, "_measure", lambda *args: calls.append(1) or measure(*args))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zerodraft.integrations import models, weights
-from zerodraft.integrations.editing import Edit, edit_text
+from zerodraft.integrations.pipelines.editing import Edit, edit_text
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.integrations.line_diff import align, split_lines, unified_diff
-from zerodraft.integrations.source_file import SourceFile, diff_folder
+from zerodraft.integrations.pipelines.line_diff import align, split_lines, unified_diff
+from zerodraft.integrations.pipelines.source_file import SourceFile, diff_folder
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "x\r\n"]) | st.text("uvwxyz\f\u2028", max_size=3).map(
     lambda text: f"{text}\n"

@@ -22,7 +22,7 @@ import stand_ins
 from typer.main import get_command
 
 from zerodraft.__main__ import main
-from zerodraft.integrations import cli
+from zerodraft.integrations.commands import cli
 
 ROOT = stand_ins.ROOT
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,7 +13,8 @@ import pytest
 from stand_ins import scripted_llama
 from typer.testing import CliRunner, Result
 
-from zerodraft.integrations import cli, models
+from zerodraft.integrations import models
+from zerodraft.integrations.commands import cli
 from zerodraft.integrations.commands import edit as command
 
 CODE = "def area(width, height):\n    return width * height\n"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from stand_ins import as_text, byte_tokenizer, llama2_style_tokenizer, metaspace_tokenizer, scripted_llama
 
-from zerodraft.integrations.editing import Edit, edit_text
-from zerodraft.integrations.generating import Written
-from zerodraft.integrations.original import Original
-from zerodraft.lookup.stats import GenerationStats
+from zerodraft.integrations.pipelines.editing import Edit, edit_text
+from zerodraft.integrations.pipelines.generating import Written
+from zerodraft.integrations.pipelines.original import Original
+from zerodraft.lookup.measure.stats import GenerationStats
 
 NUM_FILES = 2000
 NUM_DECODED = 20  # for each tokenizer

@@ -10,8 +10,8 @@ import pytest
 from stand_ins import tiny_llama
 
 import zerodraft
-from zerodraft.integrations.editing import EditError, edit_text
-from zerodraft.integrations.generating import Drafting, Sampling
+from zerodraft.integrations.pipelines.editing import EditError, edit_text
+from zerodraft.integrations.pipelines.generating import Drafting, Sampling
 
 CODE = "def area(width, height):\n    return width * height\n\n\nprint(area(3, 4))\n"
 NEW = CODE.replace("width", "breadth")

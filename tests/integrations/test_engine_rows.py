@@ -11,14 +11,14 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.integrations.engine_rows import EngineRows
-from zerodraft.lookup import _batch_kernel as core
-from zerodraft.lookup import _replacement_core as replacing
+from zerodraft.integrations.serving.engine_rows import EngineRows
+from zerodraft.lookup.copy import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.serving import _batch_kernel as core
 
 MOST, WIDTH, MAX_ROWS = 8, 900, 6
 POLICY = DraftPolicy(cost=CostCurve([(1, 1.0), (201, 2.0)]), max_branches=1, max_draft_tokens=MOST)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.integrations.fence import Answer, Block, fence_for
+from zerodraft.integrations.pipelines.fence import Answer, Block, fence_for
 
 
 def read(text: str, language: str = "python", old: str = "x = 0", fence: str = "````", is_ended: bool = True) -> Answer:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from zerodraft.integrations import file_writer
-from zerodraft.integrations.file_writer import FileError, check_writable, write_file
+from zerodraft.integrations.pipelines import file_writer
+from zerodraft.integrations.pipelines.file_writer import FileError, check_writable, write_file
 
 OLD, NEW = b"old\n", b"a new and longer text\n"
 

@@ -235,7 +235,7 @@ def test_replayed_positions_are_counted():
 
 @pytest.mark.parametrize("kind", ["short convolution", "bloom"])
 def test_the_cost_of_its_forwards_is_measured_on_its_own_way(kind, tmp_path):
-    from zerodraft.integrations.cost_measure import measured_curve
+    from zerodraft.integrations.hf.cost_measure import measured_curve
 
     model = support.tiny_of("bloom", "BloomForCausalLM") if kind == "bloom" else _model(kind)
     before = support.plain(model, support.prompt(1, 24), max_new_tokens=8)

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 import support  # noqa: E402
 
 from zerodraft.lookup.drafter import Drafter  # noqa: E402
-from zerodraft.lookup.lookahead import Lookahead  # noqa: E402
+from zerodraft.lookup.lookahead.lookahead import Lookahead  # noqa: E402
 from zerodraft.lookup.policy import DraftPolicy  # noqa: E402
 
 NAMES = ("llama", "qwen3", "mistral", "gemma3", "gpt2")  # mistral and gemma3 with windows of 8

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins import byte_tokenizer, llama2_style_tokenizer, metaspace_tokenizer
 
-from zerodraft.integrations.losses import has_shrunk, placeholder, remarks
-from zerodraft.integrations.original import Original
-from zerodraft.integrations.text_ids import TextError
+from zerodraft.integrations.pipelines.losses import has_shrunk, placeholder, remarks
+from zerodraft.integrations.pipelines.original import Original
+from zerodraft.integrations.pipelines.text_ids import TextError
 
 PIECES = ["a", "b", " ", "\r", "\n", "\r\n", "\n\n", "\x0c", "\u2028", "\t", "é", "e\u0301", "\ufffd", "字"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=16).map("".join).filter(str.strip)

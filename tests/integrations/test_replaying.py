@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from zerodraft.integrations import cli
-from zerodraft.integrations.replaying import BadLine, replay_traces
+from zerodraft.integrations.commands import cli
+from zerodraft.integrations.pipelines.replaying import BadLine, replay_traces
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.policy import DraftPolicy
 

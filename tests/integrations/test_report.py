@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from zerodraft.integrations import cli, models
-from zerodraft.integrations.colouring import LOOKS, print_spans, spans
+from zerodraft.integrations import models
+from zerodraft.integrations.commands import cli
+from zerodraft.integrations.report.colouring import LOOKS, print_spans, spans
 from zerodraft.lookup.draft import SOURCE_NAMES
 
 pytest.importorskip("jinja2")
@@ -103,7 +104,7 @@ def test_the_page_shows_the_text_and_nothing_of_it_is_markup(run_file: Path) -> 
 
 
 def test_every_plot_has_its_numbers(run_file: Path) -> None:
-    from zerodraft.integrations.report import plots, read_run
+    from zerodraft.integrations.report.page import plots, read_run
 
     run = read_run(run_file)
     assert run is not None

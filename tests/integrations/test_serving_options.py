@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from zerodraft.integrations.engine_rows import EngineRows
-from zerodraft.integrations.memory_sync import MemorySync
-from zerodraft.integrations.serving_options import ACCELERATOR, ServingOptions
+from zerodraft.integrations.serving.engine_rows import EngineRows
+from zerodraft.integrations.serving.memory_sync import MemorySync
+from zerodraft.integrations.serving.options import ACCELERATOR, ServingOptions
 from zerodraft.lookup.cost import CostCurve
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 
 def load(path, content) -> ServingOptions:
@@ -114,7 +114,7 @@ def test_every_option_that_says_what_is_drafted_has_an_effect(tmp_path):
     dearer = ServingOptions(cost={"points": [[1, 1.0], [30, 2.0]]})
     assert len(drafted(dearer, text, rows=40)) < len(drafted(dearer, text, rows=1))  # rows share the forward
     phrases = pytest.importorskip("ahocorasick") and ServingOptions(phrases=str(tmp_path / "p.json"))
-    from zerodraft.lookup.phrases import PhraseBook
+    from zerodraft.lookup.sources.phrases import PhraseBook
 
     PhraseBook([[5, 6, 7, 8, 9, 10]]).save(tmp_path / "p.json")
     assert drafted(phrases, [1, 5, 6, 7, 8])[:1] == [9]

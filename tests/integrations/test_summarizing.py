@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import zerodraft
-from zerodraft.integrations import cli, models, summarizing
-from zerodraft.integrations.generating import Drafting, Sampling
-from zerodraft.integrations.splitting import split_text
-from zerodraft.integrations.summarizing import PRESETS, Summary, SummaryError, summarize_text, summarize_texts
+from zerodraft.integrations import models
+from zerodraft.integrations.commands import cli
+from zerodraft.integrations.pipelines import summarizing
+from zerodraft.integrations.pipelines.generating import Drafting, Sampling
+from zerodraft.integrations.pipelines.splitting import split_text
+from zerodraft.integrations.pipelines.summarizing import PRESETS, Summary, SummaryError, summarize_text, summarize_texts
 
 TEXTS = st.text(st.sampled_from("ab \n\t.!é字"), max_size=120)
 

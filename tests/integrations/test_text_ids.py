@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from stand_ins import byte_tokenizer, llama2_style_tokenizer, metaspace_tokenizer
 
-from zerodraft.integrations.streaming import Detokenizer
-from zerodraft.integrations.text_ids import (
+from zerodraft.integrations.pipelines.streaming import Detokenizer
+from zerodraft.integrations.pipelines.text_ids import (
     TextError,
     chat_ids,
     check_text,

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
-NAME = "zerodraft.integrations.vllm"
+NAME = "zerodraft.integrations.serving.vllm"
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_without_vllm_the_import_says_what_to_install():
 
 
 def test_the_matching_needs_no_vllm():
-    imports = "import sys, zerodraft.integrations.engine_rows, zerodraft.integrations.serving_options"
+    imports = "import sys, zerodraft.integrations.serving.engine_rows, zerodraft.integrations.serving.options"
     code = f"{imports}; print('vllm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 

@@ -14,8 +14,8 @@ from stand_ins import byte_tokenizer
 
 from zerodraft.integrations.memories import open_memory
 from zerodraft.integrations.vocabulary import encoder_of, fingerprint, load_tokenizer
-from zerodraft.lookup.manifest import TokenizerError
-from zerodraft.lookup.segment_file import MemoryFileError
+from zerodraft.lookup.memory.manifest import TokenizerError
+from zerodraft.lookup.memory.segment_file import MemoryFileError
 
 
 def test_the_same_tokenizer_wherever_it_lies(tiny_folder: Path, tokenizer: Any, tmp_path: Path) -> None:

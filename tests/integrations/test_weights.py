@@ -66,7 +66,7 @@ def test_without_a_place_a_model_is_fetched_once_per_process(
     pinned: PinnedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """CASES 52."""
-    from zerodraft.lookup import user_cache
+    from zerodraft.lookup.runtime import user_cache
 
     monkeypatch.setattr(user_cache, "_told", [])
     monkeypatch.setattr(user_cache, "_stand_ins", [])

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from zerodraft.lookup import at_fork
+from zerodraft.lookup.runtime import at_fork
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -19,7 +19,7 @@ import os, sys, threading, time, warnings
 import numpy as np
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 warnings.simplefilter("ignore")  # Python warns of forks beside threads; that is what is tried
 NUM_CHILDREN, folder = int(sys.argv[1]), sys.argv[2]

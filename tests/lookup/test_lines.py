@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup import _batch_kernel as core
-from zerodraft.lookup import _replacement_core as replacing
+from zerodraft.lookup.copy import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.lines import SessionLines
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.measure.replay import walk_known
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.replay import walk_known
+from zerodraft.lookup.serving import _batch_kernel as core
+from zerodraft.lookup.serving.lines import SessionLines
 
 CHEAP = CostCurve([(1, 1.0), (201, 2.0)])
 LONG = CostCurve([(1, 1.0), (33, 2.0)], [(1, 1.0), (33, 3.0)], contexts=(16, 64))

@@ -10,14 +10,14 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup import theory
-from zerodraft.lookup.beside import TRIAL, Beside, WindowTrial
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.jacobi_window import JacobiWindow
-from zerodraft.lookup.lookahead import Lookahead
-from zerodraft.lookup.ngram_pool import NgramPool
+from zerodraft.lookup.lookahead.beside import TRIAL, Beside, WindowTrial
+from zerodraft.lookup.lookahead.jacobi_window import JacobiWindow
+from zerodraft.lookup.lookahead.lookahead import Lookahead
+from zerodraft.lookup.lookahead.ngram_pool import NgramPool
+from zerodraft.lookup.measure import theory
 from zerodraft.lookup.policy import DraftPolicy
 
 FREE = CostCurve([(1, 1.0), (1001, 1.001)])

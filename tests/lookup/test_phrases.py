@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerodraft.lookup.draft import PHRASE
-from zerodraft.lookup.phrases import PhraseBook
+from zerodraft.lookup.sources.phrases import PhraseBook
 
 phrase_lists = st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=8), max_size=8)
 pieces = st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=8)
@@ -111,7 +111,7 @@ def test_from_texts_takes_both_kinds_of_tokenizers():
 def test_a_missing_package_is_named():
     code = (
         "import sys; sys.modules['ahocorasick'] = None\n"
-        "from zerodraft.lookup.phrases import PhraseBook\n"
+        "from zerodraft.lookup.sources.phrases import PhraseBook\n"
         "try: PhraseBook([[1, 2, 3, 4]])\n"
         "except ModuleNotFoundError as error: print(error)"
     )

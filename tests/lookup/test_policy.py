@@ -10,13 +10,13 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup import _policy_core as core
-from zerodraft.lookup import _replacement_core as replacing
+from zerodraft.lookup.copy import _policy_core as core
+from zerodraft.lookup.copy import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
+from zerodraft.lookup.measure.replay import walk_known
 from zerodraft.lookup.policy import NUM_STATES, DraftPolicy, Tables, priors
-from zerodraft.lookup.replay import walk_known
 
 small_text = st.lists(st.integers(0, 2), max_size=60)
 slopes = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=6)

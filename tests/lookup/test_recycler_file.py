@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import zerodraft
 from zerodraft.lookup.draft import Draft, Outcome
-from zerodraft.lookup.manifest import recycler_path
-from zerodraft.lookup.recycler_file import read_recycler, write_recycler
-from zerodraft.lookup.recycler_shelf import RecyclerShelf
-from zerodraft.lookup.recycling import TokenRecycler
-from zerodraft.lookup.segment_file import MemoryFileError
-from zerodraft.lookup.whole_file import PARTIAL
+from zerodraft.lookup.memory.manifest import recycler_path
+from zerodraft.lookup.memory.segment_file import MemoryFileError
+from zerodraft.lookup.recycle.recycler_file import read_recycler, write_recycler
+from zerodraft.lookup.recycle.recycler_shelf import RecyclerShelf
+from zerodraft.lookup.recycle.token_recycler import TokenRecycler
+from zerodraft.lookup.runtime.whole_file import PARTIAL
 
 TOPK = np.array([[5, 9, 2, 3, 4, 6, 7, 8]], np.int32)
 

@@ -8,12 +8,12 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup import _recycling_core as core
 from zerodraft.lookup.draft import BLOCK_ROWS, RECYCLED, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.recycler_shelf import RecyclerShelf
-from zerodraft.lookup.recycling import MIN_PROB, TokenRecycler
+from zerodraft.lookup.recycle import _recycling_core as core
+from zerodraft.lookup.recycle.recycler_shelf import RecyclerShelf
+from zerodraft.lookup.recycle.token_recycler import MIN_PROB, TokenRecycler
 
 VOCAB = 12
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup import manifest as manifest_module
-from zerodraft.lookup import repair as repair_module
-from zerodraft.lookup.manifest import MANIFEST, NoMemoryError, read_manifest
-from zerodraft.lookup.memory import DraftMemory
-from zerodraft.lookup.repair import examine, repair
-from zerodraft.lookup.segment_file import BLOCK_BYTES, MemoryFileError, map_file, read_header
+from zerodraft.lookup.memory.draft_memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import manifest as manifest_module
+from zerodraft.lookup.memory.draft_memory import repair as repair_module
+from zerodraft.lookup.memory.manifest import MANIFEST, NoMemoryError, read_manifest
+from zerodraft.lookup.memory.repair import examine, repair
+from zerodraft.lookup.memory.segment_file import BLOCK_BYTES, MemoryFileError, map_file, read_header
 
 SIZES = {None: (40_000, 9_000, 300, 20), "a": (18_000, 3_000, 2)}  # each less than half of the one before: never merged
 BLOCK = BLOCK_BYTES // 4  # tokens

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.measure.replay import Replay, replay, walk_known
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.replay import Replay, replay, walk_known
 
 small_text = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zerodraft.lookup.memory import DraftMemory
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 
 REPLICAS = Path(__file__).parents[2] / "bench" / "replicas.py"
 

@@ -16,9 +16,9 @@ from zerodraft.lookup import _merge_core as core
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, MEMORY, PHRASE, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory import DraftMemory
-from zerodraft.lookup.phrases import PhraseBook
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.sources.phrases import PhraseBook
 
 FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
 

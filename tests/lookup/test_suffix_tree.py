@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import SuffixOracle
 
-from zerodraft.lookup import _suffix_core as core
 from zerodraft.lookup import draft as draft_module
 from zerodraft.lookup.draft import MEMORY, Draft
-from zerodraft.lookup.suffix_tree import MAX_BRANCHES, MAX_DRAFT_TOKENS, SuffixTree
+from zerodraft.lookup.suffix import _suffix_core as core
+from zerodraft.lookup.suffix.suffix_tree import MAX_BRANCHES, MAX_DRAFT_TOKENS, SuffixTree
 
 Text = list[int | None]
 

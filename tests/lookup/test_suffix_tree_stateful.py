@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from reference import SuffixOracle
 
-from zerodraft.lookup.suffix_tree import MAX_BRANCHES, SuffixTree
+from zerodraft.lookup.suffix.suffix_tree import MAX_BRANCHES, SuffixTree
 
 tokens = st.sampled_from([0, 1, 2, 2**31 - 1])
 

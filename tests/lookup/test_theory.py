@@ -10,7 +10,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.lookup import theory
+from zerodraft.lookup.measure import theory
 
 ALPHAS = st.floats(0.0, 1.0)
 

@@ -10,9 +10,9 @@ import pytest
 
 from zerodraft.lookup.draft import MEMORY, RECYCLED, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.replay import replay
-from zerodraft.lookup.stats import GenerationStats
-from zerodraft.lookup.trace import Step, Trace
+from zerodraft.lookup.measure.replay import replay
+from zerodraft.lookup.measure.stats import GenerationStats
+from zerodraft.lookup.measure.trace import Step, Trace
 
 TEXT = [*range(10, 40), 1, *range(10, 25), 2, *range(20, 40)]
 

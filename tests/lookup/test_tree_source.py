@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.lookup import _suffix_core as core
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
+from zerodraft.lookup.measure.replay import Replay, replay, walk_known
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.replay import Replay, replay, walk_known
+from zerodraft.lookup.suffix import _suffix_core as core
 
 FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]), max_draft_tokens=48)
 plain, with_tree = Drafter(policy=FREE), Drafter(policy=FREE, suffix_tree=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zerodraft.lookup import user_cache
+from zerodraft.lookup.runtime import user_cache
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(
 
 
 def test_a_stand_in_is_gone_when_its_process_ends() -> None:
-    script = "import os\nfrom zerodraft.lookup.user_cache import stand_in\nprint(stand_in())"
+    script = "import os\nfrom zerodraft.lookup.runtime.user_cache import stand_in\nprint(stand_in())"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "zerodraft-" in out.stdout
     assert not Path(out.stdout.strip()).exists()

@@ -1,0 +1,1 @@
+"""A text or a file in, a text or a file out."""

@@ -1,0 +1,1 @@
+"""zerodraft inside serving engines."""

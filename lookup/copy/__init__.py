@@ -1,0 +1,1 @@
+"""Copies: the text, where it repeats, and what an edit replaced in it."""

@@ -1,0 +1,1 @@
+"""Lookahead decoding: n-grams that the target guesses in a window."""

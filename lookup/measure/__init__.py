@@ -1,0 +1,1 @@
+"""What a run did and cost, and what theory expects of it."""

@@ -1,0 +1,1 @@
+"""What earlier requests left behind, in this process and in files that processes share."""

@@ -1,0 +1,1 @@
+"""Logit recycling: what the target itself named as successors."""

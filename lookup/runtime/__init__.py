@@ -1,0 +1,1 @@
+"""What the process and the machine ask for: compiling, forks, caches, files."""

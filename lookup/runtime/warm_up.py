@@ -1,0 +1,104 @@
+"""warm_up: compile (once per machine) and load now what the first requests would else wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from zerodraft.lookup.checks import instance_of
+from zerodraft.lookup.policy import DraftPolicy
+
+if TYPE_CHECKING:
+    from zerodraft.lookup.sources.phrases import PhraseBook
+
+KERNELS: Final = (
+    "copy._ngram_core",
+    "copy._replacement_core",
+    "copy._policy_core",
+    "_merge_core",
+    "suffix._suffix_core",
+    "recycle._recycling_core",
+)
+_TEXT: Final = (1, 2, 3, 4, 5, 1, 2)  # what followed 1, 2 is drafted
+
+
+def warm_up(policy: DraftPolicy | None = None) -> float:
+    """Import every kernel file, which compiles it or loads it from numba's cache, and run one session of every kind.
+
+    Afterwards the first session of a process, with whatever options, costs what the hundredth does. The first time on a
+    machine takes 10 to 70 seconds (a warning says so), later processes about one, a second call a millisecond or two.
+
+    Args:
+        policy: whose tables are to be solved, too; None: the default one's. A policy with a cost curve of its own costs
+            milliseconds for every power of two of rows and context when it first meets it.
+
+    Returns:
+        The seconds it took; ``num_compiled`` says whether anything was compiled.
+    """
+    start = time.perf_counter()
+    instance_of("policy", policy, DraftPolicy)
+    for core in KERNELS:
+        importlib.import_module(f"zerodraft.lookup.{core}")
+    _try_sessions(policy or DraftPolicy())
+    _try_lines()
+    return time.perf_counter() - start
+
+
+def num_compiled() -> int:
+    """Kernels that this process compiled so far because numba's cache did not have them."""
+    from zerodraft.lookup.runtime.jit import compilations
+
+    return compilations.num_kernels
+
+
+def _try_sessions(policy: DraftPolicy) -> None:
+    """Draft and commit a little with every source and both rules; nothing of it is kept."""
+    from zerodraft.lookup.drafter import Drafter
+    from zerodraft.lookup.lookahead.beside import Beside
+    from zerodraft.lookup.lookahead.lookahead import Lookahead
+    from zerodraft.lookup.memory.draft_memory import DraftMemory
+
+    memory = DraftMemory(64)
+    fixed = Drafter(policy=DraftPolicy(length_factor=1.0))
+    with_all = Drafter(policy=policy, memory=memory, phrases=_phrases(), recycle="shared", suffix_tree=True)
+    for drafter in (fixed, with_all, Lookahead(), Beside(Drafter(recycle=True), Lookahead())):
+        session: Any = drafter.begin(_TEXT, _TEXT)
+        for token in (3, 4, 9):
+            draft = session.propose(8)
+            _commit(session, draft, token)
+        session.finish(remember=drafter is with_all)
+    memory.propose(_TEXT[:4], 2)
+
+
+def _commit(session: Any, draft: Any, token: int) -> None:
+    from zerodraft.lookup.draft import Outcome
+
+    topk = np.full((1 + len(draft), session.num_topk), token, np.int32) if session.num_topk else None
+    first = next((i for i in range(len(draft)) if draft.parents[i] < 0 and draft.token_ids[i] == token), None)
+    path = () if first is None or not draft.verify[first] else (first,)
+    session.commit(draft, Outcome(path=path, new_ids=(token,), stop="full", topk=topk))
+
+
+def _phrases() -> PhraseBook | None:
+    from zerodraft.lookup.sources.phrases import PhraseBook
+
+    with contextlib.suppress(ModuleNotFoundError):  # pyahocorasick is not installed
+        return PhraseBook([_TEXT])
+    return None
+
+
+def _try_lines() -> None:
+    """One row of a serving engine's batch, which is stepped by a kernel of its own."""
+    from zerodraft.lookup.drafter import Drafter
+    from zerodraft.lookup.serving.lines import SessionLines
+
+    lines = SessionLines(Drafter(policy=DraftPolicy(max_branches=1)), 4)
+    rows = np.array([[*_TEXT, 3, 0, 0]], np.int32)
+    line = np.array([lines.begin(rows[0, : len(_TEXT)])], np.int64)
+    lengths, one, status = np.array([len(_TEXT) + 1]), np.ones(1, np.int64), np.zeros(1, np.int64)
+    lines.step(rows, lengths, one, line, status, rows.shape[1], True)
+    lines.finish(int(line[0]))

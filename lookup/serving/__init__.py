@@ -1,0 +1,1 @@
+"""Many sessions stepped at once, for engines."""

@@ -1,0 +1,1 @@
+"""The suffix tree: every repetition of one text, and how often each went on how."""
