@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from zerodraft.lookup.copy import _policy_core as core
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
 from zerodraft.lookup.policy import DraftPolicy, priors
@@ -150,10 +149,32 @@ def forgetting(policy: DraftPolicy, forget: Callable[[DraftSession], None]) -> C
 
 def beliefs(session: DraftSession) -> None:
     """Forget what kind of text this is."""
-    session._weights[:] = priors()[1]
+    session._states["beliefs"] = priors()[1]
 
 
 def replacements(session: DraftSession) -> None:
     """Forget what was replaced by what, and where the copy went on behind it."""
-    session._replaced[:] = 0
-    session._first[core.GO_LENGTH] = -1
+    session._states["replaced"] = np.zeros((), session._states["replaced"].dtype)
+    session._states["going"]["length"] = -1
+
+
+class FixedLength:
+    """A chain of ``factor`` tokens per matched token from the best copy, whatever it costs."""
+
+    def __init__(self, prompt: np.ndarray, factor: float, most: int, **options: Any) -> None:
+        self.session = Drafter(policy=DraftPolicy(max_branches=1, **options)).begin(prompt)
+        self.factor, self.most = factor, most
+
+    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
+        self.session.propose(1, 1)
+        most = min(self.most, max_tokens, max_tokens if max_depth is None else max_depth)
+        if self.session.best_copy is None or not most:
+            return Draft.empty()
+        at, match, _ = self.session.best_copy
+        text = self.session.index.token_ids
+        ids = text[at : at + min(most, max(1, int(self.factor * match)))]
+        barriers = np.flatnonzero(ids < 0)
+        return Draft.chain(ids[: barriers[0]] if len(barriers) else ids)
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        self.session.commit(draft, outcome)

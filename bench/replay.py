@@ -98,7 +98,7 @@ def ours(policy: DraftPolicy, *, with_prediction: bool = False) -> Callable[[Tok
 
 
 def fixed(factor: float, most: int) -> Callable[[TokenTrace], Any]:
-    return ours(DraftPolicy(length_factor=factor, max_draft_tokens=most, prompt_lookup_max=4096))
+    return lambda trace: peers.FixedLength(trace.prompt, factor, most, prompt_lookup_max=4096)
 
 
 def adaptive(curve: str, **options: Any) -> DraftPolicy:

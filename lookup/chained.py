@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.copy._policy_core import MIN_RATE
+from zerodraft.lookup._merge import MIN_RATE
 from zerodraft.lookup.draft import Draft
 from zerodraft.lookup.drafter import Drafter
 
@@ -30,8 +30,7 @@ class Chained:
         policy = drafter.policy
         if policy.max_branches > 1:  # a second branch would only be cut off again
             self._drafter = drafter.with_policy(dataclasses.replace(policy, max_branches=1))
-        if policy.length_factor is None:
-            self._costs = policy.tables().costs
+        self._costs = policy.tables().costs
 
     def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> ChainedSession:
         """Start drafting what follows a prompt; see ``Drafter.begin``."""

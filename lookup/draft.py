@@ -5,12 +5,45 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup._block import (
+    CONTEXT,
+    CUSTOM,
+    MATCH,
+    MEMORY,
+    ORIGIN,
+    PARENT,
+    PHRASE,
+    PREDICTION,
+    PROB,
+    RECYCLED,
+    SOURCE,
+    SOURCE_NAMES,
+    TOKEN,
+    WINDOW,
+)
 from zerodraft.lookup.checks import int_in, shown
+
+__all__ = [
+    "CONTEXT",
+    "CUSTOM",
+    "MEMORY",
+    "PHRASE",
+    "PREDICTION",
+    "RECYCLED",
+    "SOURCE_NAMES",
+    "WINDOW",
+    "Draft",
+    "IntArray",
+    "Outcome",
+    "Session",
+    "StopReason",
+    "as_token_ids",
+]
 
 IntArray = npt.NDArray[np.int32]
 INT32: Final = np.dtype(np.int32)  # makes an array in two thirds of the time that np.int32 takes: for small ones, often
@@ -19,10 +52,6 @@ StopReason = Literal["rejected", "full", "eos", "stop", "length", "guard"]
 _STOPS: Final = get_args(StopReason)
 
 MAX_TOKEN_ID: Final = 2**31 - 1
-
-# Where a drafted token was copied from. The numbers are stored per node (uint8) and in files: append, never renumber.
-SOURCE_NAMES: Final = ("context", "prediction", "memory", "phrase", "recycled", "window", "custom")
-CONTEXT, PREDICTION, MEMORY, PHRASE, RECYCLED, WINDOW, CUSTOM = range(len(SOURCE_NAMES))
 
 
 def as_token_ids(ids: object, what: str = "token ids") -> IntArray:
@@ -60,17 +89,17 @@ def as_token_ids(ids: object, what: str = "token ids") -> IntArray:
 
 
 _FEW: Final = 64
-# Rows of the int32 block that a drafting kernel fills; a Draft takes its arrays from it when they are first asked for.
-BLOCK_ROWS: Final = ("token_ids", "parents", "probs", "match_len", "origin", "source")
-_ORIGIN_ROW: Final = BLOCK_ROWS.index("origin")
+_FLOAT32: Final = np.dtype(np.float32)
+_UINT8: Final = np.dtype(np.uint8)
+_BOOL: Final = np.dtype(np.bool_)
 _FIELDS: Final = {
     "token_ids": INT32,
     "parents": INT32,
-    "probs": np.dtype(np.float32),
+    "probs": _FLOAT32,
     "match_len": INT32,
-    "source": np.dtype(np.uint8),
+    "source": _UINT8,
     "origin": INT32,
-    "verify": np.dtype(np.bool_),
+    "verify": _BOOL,
 }
 
 
@@ -108,25 +137,8 @@ class Draft:
                 got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
                 raise ValueError(f"{name} must be an array {dtype} (n,), all of one n, got {got}; see Draft.tree")
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Take a field of a draft made by ``from_block`` out of its block, once; nothing else comes here."""
-            fields = self.__dict__
-            block = fields.get("_block")
-            if block is None or name not in Draft.__dataclass_fields__:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            value = fields[name] = _field_of(block, name)
-            return value
-
     def __len__(self) -> int:
-        block = self.__dict__.get("_block")
-        return len(self.token_ids) if block is None else int(block.shape[1])
-
-    def origin_of(self, node: int) -> int:
-        """``origin[node]`` as an int, without making the array."""
-        block = self.__dict__.get("_block")
-        return int(self.origin[node]) if block is None else int(block.item(_ORIGIN_ROW, node))
+        return len(self.token_ids)
 
     @property
     def is_chain(self) -> bool:
@@ -135,13 +147,23 @@ class Draft:
 
     @classmethod
     def from_block(cls, block: IntArray) -> Draft:
-        """Return the draft whose fields are the rows of ``block``, int32 (len(BLOCK_ROWS), n), without checks.
+        """Return the draft whose fields are the rows of ``block``, int32 (NUM_ROWS, n), without checks.
 
-        For drafting kernels: it costs a fraction of a microsecond, and the fields cost when they are read. The row
-        "probs" holds float32 bits; every node is to be verified. The block belongs to the draft from then on.
+        For drafting kernels (``_block``): every node is to be verified. The block belongs to the draft from then on.
         """
+        n = block.shape[1]
+        if n == 0:
+            return _EMPTY
         draft = _new(cls)
-        draft.__dict__["_block"] = block
+        draft.__dict__.update(
+            token_ids=block[TOKEN],
+            parents=block[PARENT],
+            probs=block[PROB].view(_FLOAT32),
+            match_len=block[MATCH],
+            source=block[SOURCE].astype(_UINT8),
+            origin=block[ORIGIN],
+            verify=np.ones(n, _BOOL),
+        )
         return draft
 
     @classmethod
@@ -243,15 +265,6 @@ class Draft:
             seen.add((parent, token))
 
 
-def _field_of(block: IntArray, name: str) -> npt.NDArray[Any]:
-    if name == "verify":
-        return np.ones(block.shape[1], np.bool_)
-    row: npt.NDArray[Any] = block[BLOCK_ROWS.index(name)]
-    if name == "probs":
-        return row.view(np.float32)
-    return row.astype(np.uint8) if name == "source" else row
-
-
 _EMPTY: Final = Draft(
     token_ids=np.empty(0, np.int32),
     parents=np.empty(0, np.int32),
@@ -305,3 +318,20 @@ class Outcome:
     def stopped_on_accepted(self) -> bool:
         """True if the row ended on a drafted token, so that there was no bonus token."""
         return len(self.path) == len(self.new_ids)
+
+
+class Session(Protocol):
+    """One request being drafted for, by whatever drafter: ``begin`` of every drafter returns one.
+
+    A drafter of one's own needs no more than an object with these three methods. A session may also have ``num_topk``,
+    how many of the target's likeliest tokens it wants in ``Outcome.topk``, and ``stand_down_reason``.
+    """
+
+    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft:
+        """Return at most ``max_tokens`` nodes, none deeper than ``max_depth``."""
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        """Take in what became of a draft: ``outcome.new_ids`` go on the text."""
+
+    def finish(self, remember: Any = False) -> None:
+        """End the request; keep its text for later ones if asked to."""

@@ -6,20 +6,22 @@ import functools
 import json
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.checks import int_in, number_in, shown
+from zerodraft.lookup.checks import int_in, shown
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
+
+if TYPE_CHECKING:
+    from zerodraft.lookup._prices import TableArrays
 
 MAX_DRAFT_TOKENS: Final = 4096
 MAX_LOOKUP: Final = 4096
 MAX_BRANCHES: Final = 16
 MAX_ROWS: Final = 1 << 16
 NUM_STATES: Final = 513  # match lengths told apart: 1 to 512
-NUM_SOURCES: Final = 2  # context, prediction
 # Read on import, before any kernel compiles; also out of a zip file.
 _PRIORS: Final[dict[str, Any]] = json.loads(files(__package__).joinpath("priors.json").read_text(encoding="utf-8"))
 
@@ -43,8 +45,6 @@ class DraftPolicy:
         max_branches: upper bound on the copies drafted side by side, 1 (chains only) to 16.
         prompt_lookup_min: shortest match that is drafted from, at least 1 (vLLM's name); of memory and phrases, too.
         prompt_lookup_max: matches are measured up to this many tokens, at most 4096 (vLLM's name).
-        length_factor: None for the adaptive rule; a number, above 0 and at most 4096, for a chain of this many tokens
-            per matched token, whatever it costs.
 
     Raises:
         ValueError: an option outside its range, named with the value given.
@@ -56,7 +56,6 @@ class DraftPolicy:
     max_branches: int = 8
     prompt_lookup_min: int = 1
     prompt_lookup_max: int = 512
-    length_factor: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.cost, CostCurve) and not (isinstance(self.cost, str) and self.cost == "auto"):
@@ -76,9 +75,6 @@ class DraftPolicy:
                 "prompt_lookup_min must not exceed prompt_lookup_max, "
                 f"got {self.prompt_lookup_min} and {self.prompt_lookup_max}"
             )
-        if self.length_factor is not None:
-            factor = number_in("length_factor", self.length_factor, 0, MAX_DRAFT_TOKENS, above=True)
-            object.__setattr__(self, "length_factor", factor)
 
     @property
     def curve(self) -> CostCurve:
@@ -91,14 +87,7 @@ class DraftPolicy:
         batch = self.max_batch_tokens
         return self.max_draft_tokens if batch is None else min(self.max_draft_tokens, batch)
 
-    def draft_length(self, match_len: int, room: int) -> int:
-        """Tokens a ``length_factor`` drafts from a match of ``match_len`` tokens where ``room`` nodes are allowed."""
-        int_in("match_len", match_len, 0, None)
-        int_in("room", room, 0, None)
-        factor = 1.0 if self.length_factor is None else self.length_factor
-        return min(room, self.max_draft_tokens, max(1, int(factor * match_len)))
-
-    def tables(self, num_rows: int = 1, context: int = 0) -> Tables:
+    def tables(self, num_rows: int = 1, context: int = 0) -> TableArrays:
         """What the adaptive rule looks up; solved once per process for each curve, cap, power of two of rows and of
         context (milliseconds), then found in a nanosecond-cheap cache."""
         int_in("num_rows", num_rows, 1, MAX_ROWS)
@@ -108,30 +97,21 @@ class DraftPolicy:
         return _tables(curve, self.max_draft_tokens, 1 << (num_rows - 1).bit_length(), rounded)
 
 
-class Tables(NamedTuple):
-    """Read-only tables of the propose kernel; shapes and meaning in ``_policy_core``."""
-
-    breaks: npt.NDArray[np.float64]
-    prices: npt.NDArray[np.float64]
-    costs: npt.NDArray[np.float64]
-    slopes: npt.NDArray[np.float64]
-
-
 @functools.lru_cache(maxsize=1)
 def priors() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return (breaks (kinds, NUM_STATES), log weights (NUM_SOURCES, kinds)) as shipped in priors.json."""
+    """Return (breaks (kinds, NUM_STATES), log weights (kinds,)) as shipped in priors.json."""
     kinds = _PRIORS["kinds"]
     at, knots = np.log(np.arange(1, NUM_STATES)), np.log(_PRIORS["match_lens"])
     breaks = np.ones((len(kinds), NUM_STATES))
     for row, kind in zip(breaks, kinds):
         row[1:] = np.exp(np.interp(at, knots, np.log(kind["breaks"])))
-    weights = np.log([[kind["weight"] for kind in kinds]] * NUM_SOURCES)
+    weights = np.log([kind["weight"] for kind in kinds])
     return _frozen(breaks), _frozen(weights)
 
 
 @functools.lru_cache(maxsize=256)
-def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Tables:
-    from zerodraft.lookup.copy import _policy_core as core  # compiles on import: only sessions need it
+def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> TableArrays:
+    from zerodraft.lookup import _prices as core  # compiles on import: only sessions need it
 
     breaks, _ = priors()
     costs = curve.shared_by(num_rows).table(max_nodes + 1, context or None)
@@ -139,7 +119,7 @@ def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Ta
     core.find_slopes(costs, slopes)
     prices = np.zeros_like(breaks)
     core.solve_prices(breaks, costs, max_nodes, prices)
-    return Tables(breaks, _frozen(prices), _frozen(costs), _frozen(slopes))
+    return core.TableArrays(breaks, _frozen(prices), _frozen(costs), _frozen(slopes))
 
 
 def _frozen(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -71,7 +71,7 @@ def kernels() -> dict[str, Any]:
     from zerodraft.lookup.runtime.warm_up import num_compiled, warm_up
 
     seconds = warm_up()
-    core = sys.modules["zerodraft.lookup.copy._ngram_core"]
+    core = sys.modules["zerodraft.lookup.copy._text"]
     cache = next((value._cache for value in vars(core).values() if hasattr(value, "_cache")), None)
     place = getattr(cache, "_cache_path", None)
     return {

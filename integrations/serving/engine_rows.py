@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from zerodraft.lookup.draft import IntArray
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.serving import _batch_kernel as core
+from zerodraft.lookup.serving import _rows as core
 from zerodraft.lookup.serving.lines import SessionLines
 
 Longs = npt.NDArray[np.int64]
@@ -85,7 +85,7 @@ class EngineRows:
             finish_after: steps after which a missing text counts as finished.
         """
         self.counts: Counter[str] = Counter()
-        self._lines: Final = SessionLines(drafter, max_draft_tokens)
+        self._lines: Final = SessionLines(drafter, max_draft_tokens, namespace)
         self._memory: Final = drafter.memory if remember else None
         self._remember: Final = remember
         self._namespace: Final = namespace
@@ -137,9 +137,9 @@ class EngineRows:
             self._settle(rows, at, num_new, status)
         if self._away:
             self._let_go()
-        if self._lines.has_shared_sources:
+        if self._lines.has_phrases:
             for row in np.flatnonzero(self._row_lines >= 0).tolist():
-                self._lines.merge_shared(int(self._row_lines[row]), row, self._max_length - int(at[row]) - 1)
+                self._lines.ask_phrases(int(self._row_lines[row]), row, self._max_length - int(at[row]) - 1)
         drafts = self._lines.drafts[:num_rows].tolist()
         return [draft[:n] for draft, n in zip(drafts, self._lines.num_drafted[:num_rows].tolist())]
 
@@ -191,7 +191,7 @@ class EngineRows:
             found = self._known(text, before, by_length)
             if found is None:
                 try:
-                    found = _Text(self._lines.begin(text[:before], self._namespace), before)
+                    found = _Text(self._lines.begin(text[:before]), before)
                 except ValueError:
                     status[row] = core.ODD
                     continue

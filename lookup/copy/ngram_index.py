@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup.checks import int_in
-from zerodraft.lookup.copy import _ngram_core as core
+from zerodraft.lookup.copy import _text as core
+from zerodraft.lookup.copy._text import TextArrays
 from zerodraft.lookup.draft import MAX_TOKEN_ID, IntArray, as_token_ids
-from zerodraft.lookup.runtime.jit import direct
+from zerodraft.lookup.runtime._jit import direct
 
 _MAX_LENGTH: Final = 2**31 - 2**20  # positions are int32
 BULK: Final = 1 << 15  # from here on a text is indexed without the GIL; getting it back can take milliseconds
-_FIRST_CAPACITY: Final = 256
-_FIRST_SLOTS: Final = 256
-_extend, _extend_bulk = direct(core.extend), direct(core.extend_bulk)
+_FIRST: Final = 256  # positions, and slots of each table
+_append, _append_bulk = direct(core.append), direct(core.append_bulk)
 _BARRIER: Final = np.array([core.BARRIER], np.int32)
 
 
@@ -44,54 +44,50 @@ class NgramIndex:
     ([2], [2])
     """
 
-    __slots__ = ("_heads_1", "_heads_n", "_links", "_meta", "_one", "_tokens")
+    __slots__ = ("_meta", "_one", "arrays")
 
-    def __init__(self) -> None:
+    def __init__(self, meta: Any = None) -> None:
+        """Start empty. ``meta``: a record array (1,) of ``_text.META``, zero, to count in; None: one of its own."""
         self._one = np.zeros(1, np.int32)  # a single new token on its way into the arena
-        self._tokens = np.empty(_FIRST_CAPACITY, np.int32)
-        self._links = np.empty((2, _FIRST_CAPACITY), np.int32)
-        self._heads_1 = np.full(_FIRST_SLOTS, -1, np.int32)
-        self._heads_n = np.full(_FIRST_SLOTS, -1, np.int32)
-        self._meta = np.zeros(4, np.int64)
+        tokens, links_1, links_n = (np.empty(_FIRST, np.int32) for _ in range(3))
+        heads_1, heads_n = (np.full(_FIRST, -1, np.int32) for _ in range(2))
+        self.arrays = TextArrays(tokens, links_1, links_n, heads_1, heads_n)
+        self._meta = np.zeros(1, core.META) if meta is None else meta
 
     @classmethod
-    def over(
-        cls, *, tokens: IntArray, links: IntArray, heads_1: IntArray, heads_n: IntArray, used: tuple[int, int]
-    ) -> NgramIndex:
+    def over(cls, arrays: TextArrays, used: tuple[int, int]) -> NgramIndex:
         """An index that reads these arrays, as saved by another; read-only ones (a mapped file) are never written.
 
         Args:
-            tokens, links: int32 (n,) and (2, n), full to the last position, which is a barrier.
-            heads_1, heads_n: int32, the tables; their lengths are powers of two.
+            arrays: full to the last position, which is a barrier; the lengths of the tables are powers of two.
             used: occupied slots of both tables.
         """
-        index = object.__new__(cls)
-        index._one = np.zeros(1, np.int32)
-        index._tokens, index._links, index._heads_1, index._heads_n = tokens, links, heads_1, heads_n
-        index._meta = np.array([len(tokens), *used, 0], np.int64)
+        index = cls()
+        index.arrays = arrays
+        index._meta[0] = (len(arrays.tokens), *used, 0)
         return index
 
     @property
     def used(self) -> tuple[int, int]:
         """Occupied slots of the tables of single tokens and of 4-grams: the numbers of different ones."""
-        return int(self._meta[core.USED_1]), int(self._meta[core.USED_N])
+        return int(self._meta["used_1"][0]), int(self._meta["used_n"][0])
 
     def __len__(self) -> int:
         """Number of positions, barriers included."""
-        length: int = self._meta.item(core.LENGTH)
+        length: int = self._meta["length"].item()
         return length
 
     @property
     def token_ids(self) -> IntArray:
         """Read-only view of the arena, int32 (len(self),); a barrier reads as -1. Valid until the next extend."""
-        view = self._tokens[: len(self)]
+        view = self.arrays.tokens[: len(self)]
         view.flags.writeable = False
         return view
 
     @property
     def nbytes(self) -> int:
         """Bytes held, spare capacity included."""
-        return sum(getattr(self, name).nbytes for name in self.__slots__)
+        return sum(array.nbytes for array in (*self.arrays, self._meta, self._one))
 
     def extend(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> None:
         """Append tokens. Cost: amortised O(1) per token.
@@ -100,14 +96,15 @@ class NgramIndex:
             ValueError: ids that are not integers in [0, 2**31 - 1], or more than 2**31 - 2**20 in all; the index is
                 then unchanged.
         """
+        capacity = len(self.arrays.tokens)
         if type(ids) is tuple and len(ids) == 1:  # most decode steps: a microsecond less than by way of an array
             token = ids[0]
-            if type(token) is int and 0 <= token <= MAX_TOKEN_ID and len(self._tokens) < _MAX_LENGTH:
+            if type(token) is int and 0 <= token <= MAX_TOKEN_ID and capacity < _MAX_LENGTH:
                 self._one[0] = token
                 self._append(self._one)
                 return
         tokens = as_token_ids(ids)
-        if len(tokens) > _MAX_LENGTH - len(self._tokens) and len(tokens) > _MAX_LENGTH - len(self):  # rarely true
+        if len(tokens) > _MAX_LENGTH - capacity and len(tokens) > _MAX_LENGTH - len(self):  # rarely true
             raise ValueError(f"an n-gram index holds at most {_MAX_LENGTH} tokens, got {len(self) + len(tokens)}")
         self._append(tokens)
 
@@ -133,41 +130,45 @@ class NgramIndex:
         if len(self) == 0:
             return Occurrences(np.empty(0, np.int32), np.empty(0, np.int32))
         out = np.empty((2, min(limit, len(self))), np.int32)
-        found = core.list_matches(self._tokens, self._links, len(self), out.shape[1], max_len, out)
+        found = direct(core.list_matches)(self.arrays, len(self), out.shape[1], max_len, out)
         return Occurrences(out[0, :found], out[1, :found])
 
     def check_integrity(self) -> None:
         """Recount the whole index from its tokens; AssertionError if anything contradicts. Cost: O(n)."""
-        faults = core.count_faults(self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
+        faults = direct(core.count_faults)(self.arrays, self._meta)
         assert faults == 0, f"{faults} contradictions in the n-gram index"
 
+    def reserve(self, num_tokens: int, num_grams: int) -> None:
+        """Make room for so many tokens more, and so many n-grams that are new. Growth is amortised."""
+        needed, capacity = len(self) + num_tokens, len(self.arrays.tokens)
+        tokens, links_1, links_n, heads_1, heads_n = self.arrays
+        if needed > capacity:
+            capacity = max(needed + needed // 8 + 64, capacity * 5 // 4)
+            tokens, links_1, links_n = (_grown(array, capacity, len(self)) for array in (tokens, links_1, links_n))
+        used_1, used_n = self.used
+        heads_1 = _rehashed(tokens, False, heads_1, used_1 + num_grams)
+        heads_n = _rehashed(tokens, True, heads_n, used_n + num_grams)
+        self.arrays = TextArrays(tokens, links_1, links_n, heads_1, heads_n)
+
     def _append(self, ids: IntArray) -> None:
-        done, extend = 0, _extend if len(ids) < BULK else _extend_bulk
-        while True:
-            done = extend(ids, done, self._tokens, self._links, self._heads_1, self._heads_n, self._meta)
-            if done == len(ids):
-                return
-            self._reserve(len(self) + len(ids) - done)
-            self._grow_tables()
+        done, append = 0, _append if len(ids) < BULK else _append_bulk
+        while (done := append(ids, done, self.arrays, self._meta)) < len(ids):
+            self.reserve(len(ids) - done, 1)
 
-    def _reserve(self, length: int) -> None:
-        """Make room for ``length`` positions and a part more, so that growth is amortised."""
-        if length <= len(self._tokens):
-            return
-        capacity = max(length + length // 8 + 64, len(self._tokens) * 5 // 4)
-        tokens, links = np.empty(capacity, np.int32), np.empty((2, capacity), np.int32)
-        held = len(self)
-        tokens[:held] = self._tokens[:held]
-        links[:, :held] = self._links[:, :held]
-        self._tokens, self._links = tokens, links
 
-    def _grow_tables(self) -> None:
-        if self._meta[core.USED_1] >= len(self._heads_1) * 3 // 4:
-            self._heads_1 = self._doubled(self._heads_1, False)
-        if self._meta[core.USED_N] >= len(self._heads_n) * 3 // 4:
-            self._heads_n = self._doubled(self._heads_n, True)
+def _grown(array: IntArray, capacity: int, held: int) -> IntArray:
+    larger = np.empty(capacity, np.int32)
+    larger[:held] = array[:held]
+    return larger
 
-    def _doubled(self, heads: IntArray, is_n: bool) -> IntArray:
-        larger = np.full(2 * len(heads), -1, np.int32)
-        core.rehash(self._tokens, is_n, heads, larger)
-        return larger
+
+def _rehashed(tokens: IntArray, is_n: bool, heads: IntArray, num_used: int) -> IntArray:
+    """The table, doubled until so many slots are three quarters of it."""
+    size = len(heads)
+    while num_used > size * 3 // 4:
+        size *= 2
+    if size == len(heads):
+        return heads
+    larger = np.full(size, -1, np.int32)
+    core.rehash(tokens, is_n, heads, larger)
+    return larger

@@ -1,53 +1,41 @@
-"""Beside: a drafter with Lookahead beside it, one draft and one node budget for both, and no window where none pays."""
+"""Beside: a drafter with Lookahead beside it, in one draft and one budget, and no window where none pays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from zerodraft.lookup.budget import share_budget
+import numpy as np
+
+from zerodraft.lookup._block import MATCH, NUM_ROWS, ORIGIN, PARENT, PRICE, PROB, SOURCE, TOKEN, WINDOW
+from zerodraft.lookup._merge import MIN_PROB, SURE
 from zerodraft.lookup.checks import shown
-from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
-from zerodraft.lookup.draft import WINDOW, Draft, Outcome
-from zerodraft.lookup.drafter import DraftSession
+from zerodraft.lookup.cost import DEFAULT_CURVE
+from zerodraft.lookup.draft import Draft, Session
+from zerodraft.lookup.drafter import Drafter, DraftSession
+from zerodraft.lookup.lookahead.jacobi_window import Columns
 from zerodraft.lookup.lookahead.lookahead import Lookahead, LookaheadSession
-from zerodraft.lookup.lookahead.ngram_pool import GuessTrie, joined
+from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.sources.candidates import Candidates
+from zerodraft.lookup.sources.source import Source, Step
 
-MAX_POSITIONS: Final = 512  # of one forward; costs are looked up to here
+MAX_NODES: Final = 511  # of a draft, where the other drafter's policy does not say
+NEVER: Final = 4096  # a match that is asked for and that no text has
 WINDOW_PART: Final = 0.4  # of the node budget, at most
-SURE: Final = 0.8  # a draft whose first token is that likely needs neither window nor guesses
-MIN_PROB: Final = 0.002
 TRIAL: Final = 24  # forwards with a window before it is judged
 MIN_PART: Final = 0.6  # a window whose cost exceeds this many saved forwards is never tried: the best known saves less
 FIRST_PAUSE: Final = 64  # steps without a window after it did not pay; each time twice as many
 
 
-class Session(Protocol):
-    """What is needed of the other drafter's session."""
-
-    def propose(self, max_tokens: int, max_depth: int | None = None) -> Draft: ...
-
-    def commit(self, draft: Draft, outcome: Outcome) -> None: ...
-
-    def finish(self, remember: Any = False) -> None: ...
-
-
-class Maker(Protocol):
-    """What is needed of the other drafter."""
-
-    def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> Session: ...
-
-
 class Beside:
     """A drafter and a Lookahead in one: ``begin`` as every drafter.
 
-    The other drafter's nodes and the pool's guesses are one tree; a token that both propose in the same place is one
-    node. The likeliest nodes stay within the budget, guesses only as far as they pay. Where the first token of the
-    other draft is nearly sure the forward carries no window. A window is judged after a trial by what guesses won
-    against what it cost, and pauses where it did not pay.
+    The pool's guesses are one more source of the drafter's sessions, and its window rides along where the first token of
+    the draft is not nearly sure. A window is judged after a trial by what guesses won against what it cost, and pauses
+    where it did not pay. Of a drafter that is no ``Drafter`` the session is one more source itself.
     """
 
-    def __init__(self, drafter: Maker, lookahead: Lookahead) -> None:
+    def __init__(self, drafter: Any, lookahead: Lookahead) -> None:
         if not isinstance(lookahead, Lookahead):
             raise ValueError(f"lookahead must be a Lookahead, got {shown(lookahead)}")
         self.drafter: Final = drafter
@@ -58,21 +46,23 @@ class Beside:
         """Where the other drafter keeps what is to be remembered, None: nowhere; itself, if it does not say."""
         return getattr(self.drafter, "memory", self.drafter)
 
-    def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> BesideSession:
+    def begin(self, prompt_ids: Any, prediction_ids: Any = None, namespace: Any = None) -> DraftSession | BesideSession:
         """Start one request with both.
 
         Raises:
             ValueError: what either of them refuses.
         """
-        guessing = self.lookahead.begin(prompt_ids, prediction_ids, namespace)
-        policy = getattr(self.drafter, "policy", None)
-        curve: CostCurve = getattr(policy, "curve", DEFAULT_CURVE)
-        max_nodes: int = getattr(policy, "max_row_tokens", MAX_POSITIONS)
-        return BesideSession(self.drafter.begin(prompt_ids, prediction_ids, namespace), guessing, curve, max_nodes)
+        guesses = LookaheadSource(self.lookahead.begin(prompt_ids, prediction_ids, namespace))
+        if isinstance(self.drafter, Drafter):
+            drafter = self.drafter.with_sources(lambda _: guesses)
+            return drafter.begin(prompt_ids, prediction_ids, namespace)
+        other = SessionSource(self.drafter.begin(prompt_ids, prediction_ids, namespace))
+        curve = getattr(getattr(self.drafter, "policy", None), "curve", DEFAULT_CURVE)
+        policy = DraftPolicy(curve, MAX_NODES, prompt_lookup_min=NEVER, prompt_lookup_max=NEVER)
+        drafter = Drafter(policy=policy, sources=[lambda _: other, lambda _: guesses])
+        return BesideSession(drafter.begin(prompt_ids, prediction_ids, namespace), other.session)
 
-    def propose_batch(
-        self, sessions: Sequence[BesideSession], max_tokens: int, max_depths: Sequence[int | None]
-    ) -> list[Draft]:
+    def propose_batch(self, sessions: Sequence[Any], max_tokens: int, max_depths: Sequence[int | None]) -> list[Draft]:
         """Draft for the rows of one batch, which share the target's forward and so its cost; one depth for each.
 
         What a policy allows the batch is divided evenly: a window that loses nodes to another row would be of no use.
@@ -84,87 +74,81 @@ class Beside:
         return [session.propose(max_tokens, depth, num_rows=num_rows) for session, depth in zip(sessions, max_depths)]
 
 
-class BesideSession:
-    """One request of both drafters. Not thread-safe."""
+class SessionSource(Source):
+    """Any drafter's session as a source."""
 
-    def __init__(self, other: Session, guessing: LookaheadSession, curve: CostCurve, max_nodes: int) -> None:
-        self._other, self._guessing = other, guessing
-        self._curve, self._num_rows = curve, 1
-        self._costs, self._max_nodes = curve.table(MAX_POSITIONS), max_nodes
+    def __init__(self, session: Session) -> None:
+        self.session: Final = session
+        self.num_topk = getattr(session, "num_topk", 0)
+
+    def propose(self, candidates: Candidates) -> None:
+        draft = self.session.propose(candidates.max_nodes, candidates.max_depth)
+        part = np.empty((NUM_ROWS, len(draft)), np.int32)
+        part[TOKEN], part[PARENT], part[MATCH] = draft.token_ids, draft.parents, draft.match_len
+        part[ORIGIN], part[SOURCE] = -1, draft.source
+        part[PROB].view(np.float32)[:], part[PRICE].view(np.float32)[:] = draft.probs, candidates.price
+        candidates.add_part(part)
+
+    def learn(self, step: Step) -> None:
+        self.session.commit(step.draft, step.outcome)
+        self.reason = getattr(self.session, "stand_down_reason", None)
+
+
+class LookaheadSource(Source):
+    """The guesses of a Lookahead, and its window where that may pay."""
+
+    num_topk: Final = LookaheadSession.num_topk
+
+    def __init__(self, session: LookaheadSession) -> None:
+        self._session = session
         self._trial = WindowTrial()
-        self._tokens, self._spent = 8.0, 4.0  # emitted, and the cost of their forwards: what a token is worth
-        self._extra_cost = -1.0  # of the window and the guesses in the forward under way, -1: none
+        self._columns: Columns = []  # of the window that was offered last, counted from its first node
+        self._price = 1.0
 
-    @property
-    def num_topk(self) -> int:
-        """How many of the target's likeliest tokens ``commit`` wants at every position."""
-        return max(self._guessing.num_topk, getattr(self._other, "num_topk", 0))
-
-    @property
-    def stand_down_reason(self) -> str | None:
-        """Why the window, or the other drafter, mostly stands down; None if neither does."""
-        return self._trial.reason or getattr(self._other, "stand_down_reason", None)
-
-    def propose(self, max_tokens: int, max_depth: int | None = None, *, num_rows: int = 1) -> Draft:
-        """Draft from both sources; ``num_rows`` rows share the forward.
-
-        Raises:
-            ValueError: a negative bound. RuntimeError: the session is finished.
-        """
-        if num_rows != self._num_rows:
-            self._num_rows, self._costs = num_rows, self._curve.shared_by(num_rows).table(MAX_POSITIONS)
-        room = min(max_tokens, self._max_nodes, MAX_POSITIONS - 1)
-        depth = room if max_depth is None else max_depth
-        if isinstance(self._other, DraftSession):
-            draft = self._other.propose(max_tokens, max_depth, num_rows=num_rows)
-        else:
-            draft = self._other.propose(max_tokens, max_depth)
-        before = self._costs[min(1 + len(draft), MAX_POSITIONS)]
-        self._extra_cost = -1.0
-        if room <= 0 or depth <= 0 or (len(draft) and draft.probs[0] >= SURE):
-            return self._guessing.with_window(draft, 0)
-        window = self._guessing.window
-        columns = window.num_columns(int(room * WINDOW_PART), depth)
-        price = self._spent / max(self._tokens, self._spent)
-        extra = self._costs[min(1 + len(draft) + window.size(columns), MAX_POSITIONS)] - before
-        if not self._trial.wants(extra, price):
-            columns = 0
-        trie = self._guessing.guesses(room, depth)
-        draft = self._with_guesses(draft, trie, room - window.size(columns), price)
-        draft = self._guessing.with_window(draft, columns)
-        if columns:
-            self._extra_cost = float(self._costs[min(1 + len(draft), MAX_POSITIONS)] - before) / price
-        return draft
-
-    def _with_guesses(self, draft: Draft, trie: GuessTrie, room: int, price: float) -> Draft:
-        """The draft with the guesses that pay, cut to its likeliest ``room`` nodes."""
+    def propose(self, candidates: Candidates) -> None:
+        self._columns, self._price = [], candidates.price
+        trie = self._session.guesses(candidates.max_nodes, candidates.max_depth)
         order = [node for node in sorted(range(len(trie)), key=lambda i: -trie.probs[i]) if trie.probs[node] > MIN_PROB]
-        gain = best = 0.0
-        count, size = 0, len(draft)
-        for taken, node in enumerate(order[: MAX_POSITIONS - 1 - size], start=1):
-            gain += trie.probs[node] * price - (self._costs[1 + size + taken] - self._costs[size + taken])
-            if gain > best:
-                best, count = gain, taken
-        draft = joined(draft, trie, order[:count])
-        return share_budget([draft], room)[0]
+        place = {-1: -1} | {node: at for at, node in enumerate(order)}
+        ids, probs = [trie.token_ids[node] for node in order], [trie.probs[node] for node in order]
+        candidates.add(ids, [place[trie.parents[node]] for node in order], probs=probs, source=WINDOW)
 
-    def commit(self, draft: Draft, outcome: Outcome) -> None:
-        """Tell both what happened, and the trial what the window won.
+    def complete(self, candidates: Candidates) -> None:
+        if candidates.first_prob >= SURE:
+            return
+        window, costs = self._session.window, candidates.tables.costs
+        columns = window.num_columns(int(candidates.max_nodes * WINDOW_PART), candidates.max_depth)
+        size = window.size(columns)
+        if columns and self._trial.wants(float(costs[1 + size] - costs[1]), candidates.price):
+            ids, parents, self._columns = window.nodes(columns, 0)
+            candidates.ride_along(ids, parents, MIN_PART * candidates.price)
 
-        Raises:
-            ValueError, RuntimeError: as the other drafter's session.
-        """
-        self._other.commit(draft, outcome)
-        self._guessing.commit(draft, outcome)
-        self._tokens = 0.95 * self._tokens + len(outcome.new_ids)
-        self._spent = 0.95 * self._spent + float(self._costs[min(1 + len(draft), MAX_POSITIONS)])
-        num_won = sum(1 for node in outcome.path if draft.source[node] == WINDOW)
-        self._trial.record(num_won, self._extra_cost)
+    def learn(self, step: Step) -> None:
+        draft, costs = step.draft, step.tables.costs
+        ours = draft.source == WINDOW
+        first = int(draft.verify.sum())
+        has_window = first < len(draft) and step.is_own
+        columns = [node + first if node >= 0 else -1 for node in self._columns] if has_window else []
+        self._session.learn(step.outcome, step.is_own, columns)
+        cost = float(costs[1 + len(draft)] - costs[1 + len(draft) - int(ours.sum())]) if step.is_own else 0.0
+        num_won = int(ours[list(step.outcome.path)].sum())
+        self._trial.record(num_won, cost / self._price if has_window else -1.0)
+        self.reason = self._trial.reason
+
+
+class BesideSession:
+    """A session of sources one of which is another drafter's session, which is finished with it."""
+
+    def __init__(self, session: DraftSession, other: Session) -> None:
+        self._session, self._other = session, other
 
     def finish(self, remember: Any = False) -> None:
-        """End both sessions."""
-        self._guessing.finish()
+        """End both; what is to be remembered is the other drafter's to keep."""
+        self._session.finish()
         self._other.finish(remember=remember)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
 
 class WindowTrial:

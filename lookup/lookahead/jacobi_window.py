@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from zerodraft.lookup.draft import Draft, IntArray
-from zerodraft.lookup.lookahead.ngram_pool import Gram, extended
+from zerodraft.lookup.draft import IntArray
+from zerodraft.lookup.lookahead.ngram_pool import Gram
 
 Columns = list[int]  # node of the draft that each column's last level is; -1 is the root
 
@@ -21,7 +21,7 @@ class JacobiWindow:
     """
 
     def __init__(self, window_size: int, ngram_size: int, text: Sequence[int]) -> None:
-        self._width, self._max_levels = window_size, ngram_size - 1
+        self._max_levels = ngram_size - 1
         self._rng = random.Random(len(text))
         self._text = text if len(text) else (0,)
         columns = window_size + self._max_levels - 1  # each filling step uses one column up
@@ -60,11 +60,6 @@ class JacobiWindow:
             above = list(range(place, place + columns))
         return ids, parents, above
 
-    def beside(self, draft: Draft, columns: int) -> tuple[Draft, Columns]:
-        """The draft with the window's nodes after its own, not to be verified."""
-        ids, parents, last = self.nodes(columns, len(draft))
-        return extended(draft, ids, parents, None, verify=False), last
-
     def advance(self, current: int, last: Columns, best: IntArray) -> list[Gram]:
         """Take the target's likeliest tokens after the last level, move by one position, return the new n-grams.
 
@@ -85,17 +80,6 @@ class JacobiWindow:
         for level in self._levels:
             del level[0]
         return []
-
-    def skip(self, count: int) -> None:
-        """Move by ``count`` positions that no window was computed for: every level loses its first columns.
-
-        The last column becomes what the level above it guessed for the same position.
-        """
-        for _ in range(min(count, self._width)):
-            above = [level[-1] for level in self._levels[1:]] + [self._any()]
-            for level, token in zip(self._levels, above):
-                del level[0]
-                level.append(token)
 
     def _any(self) -> int:
         return self._text[self._rng.randrange(len(self._text))]

@@ -8,17 +8,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.checks import bounds, flag, int_in, one_of
-from zerodraft.lookup.draft import Draft, IntArray, Outcome, as_token_ids
+from zerodraft.lookup.checks import bounds, flag, int_in
+from zerodraft.lookup.draft import WINDOW, Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.lookahead.jacobi_window import Columns, JacobiWindow
-from zerodraft.lookup.lookahead.ngram_pool import GuessBelief, GuessTrie, NgramPool, extended
+from zerodraft.lookup.lookahead.ngram_pool import GuessBelief, GuessTrie, NgramPool
 from zerodraft.lookup.memory.draft_memory import check_namespace
 
 MAX_WINDOW: Final = 256
 MAX_NGRAM: Final = 32
 MAX_GUESSES: Final = 256
 MAX_POOL_KEYS: Final = 1 << 20
-SHIFTS: Final = ("accepted", "one")
 
 TokenIds = Sequence[int] | npt.NDArray[np.integer]
 
@@ -37,8 +36,9 @@ class Lookahead:
         guess_set_size: most n-grams kept per first token and drafted per step (G), 1 to 256.
         pool_from_prompt: put the n-grams of the prompt, the prediction and the output into the pool as well.
         max_pool_keys: most first tokens kept; the one used longest ago makes room.
-        shift: "one" moves the window by one position whatever was emitted, which was measured to be better;
-            "accepted" by the tokens emitted in a step.
+
+    The window moves by one position per forward, whatever was emitted: moving it by what was emitted was measured to be
+    worse.
 
     Raises:
         ValueError: an option outside its range, named with the value given.
@@ -58,7 +58,6 @@ class Lookahead:
         *,
         pool_from_prompt: bool = True,
         max_pool_keys: int = 1 << 14,
-        shift: str = "one",
     ) -> None:
         self.window_size: Final = int_in("window_size", window_size, 1, MAX_WINDOW)
         self.ngram_size: Final = int_in("ngram_size", ngram_size, 2, MAX_NGRAM)
@@ -66,7 +65,6 @@ class Lookahead:
         self.max_pool_keys: Final = int_in("max_pool_keys", max_pool_keys, 1, MAX_POOL_KEYS)
         self.memory: Final = None  # nothing is kept for later requests
         self.pool_from_prompt: Final = flag("pool_from_prompt", pool_from_prompt)
-        self.shift: Final = one_of("shift", shift, SHIFTS)
 
     def begin(
         self, prompt_ids: TokenIds, prediction_ids: TokenIds | None = None, namespace: str | None = None
@@ -129,10 +127,12 @@ class LookaheadSession:
         depth = max_tokens if max_depth is None else max_depth
         trie = self.guesses(max_tokens, depth)
         columns = self._window.num_columns(max_tokens - len(trie), depth) if self._tail else 0
-        draft = self.with_window(Draft.empty(), columns)
-        first = len(draft)
-        parents = [parent + first if parent >= 0 else -1 for parent in trie.parents]
-        draft = extended(draft, trie.token_ids, parents, trie.probs, verify=True)
+        ids, parents, self._columns = self._window.nodes(columns, 0) if columns else ([], [], [])
+        first = len(ids)
+        parents += [parent + first if parent >= 0 else -1 for parent in trie.parents]
+        verify = [False] * first + [True] * len(trie)
+        draft = Draft.tree(ids + trie.token_ids, parents, source=WINDOW, verify=verify)
+        draft.probs[:first], draft.probs[first:] = 0.0, trie.probs
         self._drafted = draft
         return draft
 
@@ -142,14 +142,6 @@ class LookaheadSession:
         self._trie = GuessTrie(known, max_nodes, max_depth, self._belief)
         return self._trie
 
-    def with_window(self, draft: Draft, columns: int) -> Draft:
-        """The draft with so many columns of the window, which ``commit`` then expects; 0 leaves it as it is."""
-        self._columns = []
-        if columns > 0:
-            draft, self._columns = self._window.beside(draft, columns)
-        self._drafted = draft
-        return draft
-
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         """Take the window's new n-grams into the pool and move the window on.
 
@@ -157,24 +149,24 @@ class LookaheadSession:
             RuntimeError: the session is finished.
         """
         self._check_running()
-        columns, self._columns = self._columns, []
+        self.learn(outcome, draft is self._drafted, self._columns)
+        self._columns, self._drafted = [], None
+
+    def learn(self, outcome: Outcome, is_own: bool, columns: Columns) -> None:
+        """Take in what came. ``is_own``: of the draft with the guesses as they were asked for; ``columns``: the nodes
+        of the window's last level in it, none where it carried no window."""
         trie, self._trie = self._trie, None
         if not outcome.new_ids:
             return
-        if trie is not None and self._drafted is draft:
+        if trie is not None and is_own:
             self._belief.learn(trie, outcome.new_ids, outcome.stop in ("rejected", "full"))
-        num_skipped = len(outcome.new_ids)
-        if columns and self._drafted is draft and outcome.topk is not None:
+        if columns and is_own and outcome.topk is not None:
             for gram in self._window.advance(self._tail[-1], columns, outcome.topk[:, 0]):
                 self._pool.add(gram)
-            num_skipped -= 1
-        if self._settings.shift == "accepted" and self._tail:
-            self._window.skip(num_skipped)
         text = [*self._tail, *outcome.new_ids]
         if self._settings.pool_from_prompt:
             self._pool.add_text(text)
         self._tail = text[-(self._settings.ngram_size - 1) :]
-        self._drafted = None
 
     def finish(self, remember: bool = False) -> None:
         """End the session; proposing or committing afterwards is an error. Finishing twice is not.

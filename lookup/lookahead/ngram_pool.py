@@ -6,10 +6,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
-from zerodraft.lookup.draft import WINDOW, Draft, IntArray
-
 Gram = tuple[int, ...]
 
 # How often the next token is the one that stands at this place among the first tokens of the guesses, and how often a
@@ -138,44 +134,3 @@ class GuessBelief:
             self._first = [count * 0.5 for count in self._first]
         if self._lasted[1] >= _COUNT_CAP:
             self._lasted = [count * 0.5 for count in self._lasted]
-
-
-def joined(base: Draft, trie: GuessTrie, nodes: Sequence[int]) -> Draft:
-    """Add these nodes of a trie, parents first, to a draft: a token that stands there already is not added again."""
-    held = {key: node for node, key in enumerate(zip(base.parents.tolist(), base.token_ids.tolist()))}
-    place: dict[int, int] = {-1: -1}
-    ids: list[int] = []
-    parents: list[int] = []
-    probs: list[float] = []
-    for node in nodes:
-        parent, token = place[trie.parents[node]], trie.token_ids[node]
-        found = held.get((parent, token))
-        if found is None:
-            found = held[(parent, token)] = len(base) + len(ids)
-            ids.append(token)
-            parents.append(parent)
-            probs.append(trie.probs[node])
-        place[node] = found
-    return extended(base, ids, parents, probs, verify=True)
-
-
-def extended(
-    base: Draft, ids: Sequence[int], parents: Sequence[int], probs: Sequence[float] | None, *, verify: bool
-) -> Draft:
-    """The draft with more nodes, source WINDOW, after its own."""
-    count = len(ids)
-    if not count:
-        return base
-
-    def appended(field: IntArray, values: object, dtype: type) -> IntArray:
-        return np.concatenate([field, np.asarray(values, dtype)])
-
-    return Draft(
-        token_ids=appended(base.token_ids, ids, np.int32),
-        parents=appended(base.parents, parents, np.int32),
-        probs=np.concatenate([base.probs, np.asarray([0.0] * count if probs is None else probs, np.float32)]),
-        match_len=appended(base.match_len, [0] * count, np.int32),
-        source=np.concatenate([base.source, np.full(count, WINDOW, np.uint8)]),
-        origin=appended(base.origin, [-1] * count, np.int32),
-        verify=np.concatenate([base.verify, np.full(count, verify, np.bool_)]),
-    )

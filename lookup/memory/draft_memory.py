@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -14,10 +13,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zerodraft.lookup._block import NUM_ROWS
 from zerodraft.lookup.checks import flag, int_in, number_in
-from zerodraft.lookup.copy._ngram_core import SCORE_CAP
 from zerodraft.lookup.copy.ngram_index import BULK
-from zerodraft.lookup.draft import BLOCK_ROWS, Draft, IntArray, as_token_ids
+from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
+from zerodraft.lookup.memory import _stored as core
+from zerodraft.lookup.memory._stored import MAX_CHAIN, MAX_MATCH
 from zerodraft.lookup.memory.files import Stamp, list_files, merged_with_small, opened, path_of, stamp_of
 from zerodraft.lookup.memory.manifest import (
     MANIFEST,
@@ -34,13 +35,14 @@ from zerodraft.lookup.memory.manifest import (
 from zerodraft.lookup.memory.segment import Segment, text_digest
 from zerodraft.lookup.memory.segment_file import MAX_NAMESPACE, MemoryFileError, open_segment, write_segment
 from zerodraft.lookup.memory.shelf import Shelf
+from zerodraft.lookup.memory.view import MemoryView
+from zerodraft.lookup.runtime._jit import direct
 from zerodraft.lookup.runtime.at_fork import FILES, TEXTS, held_at_fork
 
-MAX_MATCH: Final = 4096  # no match is asked for that is longer
 _MAX_TOKENIZER: Final = 1024  # characters of a fingerprint
 _NUM_REREADS: Final = 20
-_MAX_CHAIN: Final = 4096
-NO_BLOCK: Final = np.empty((len(BLOCK_ROWS), 0), np.int32)
+_MAX_VIEWS: Final = 64
+_draft: Final = direct(core.draft)
 
 TokenIds = Sequence[int] | npt.NDArray[np.integer]
 
@@ -107,6 +109,7 @@ class DraftMemory:
         self._lock = held_at_fork(threading.RLock(), TEXTS)  # the shelf; held for microseconds
         self._file_lock = held_at_fork(threading.Lock(), FILES)  # one save, refresh or clear of the directory at a time
         self._shelf = Shelf(self.max_tokens)
+        self._views: dict[str | None, tuple[Shelf, int, MemoryView]] = {}
         self._last_stamp = 0
         self._directory: Path | None = None
         self._listed: dict[str, Segment] = {}  # files of the manifest as last read, those evicted here included
@@ -307,7 +310,7 @@ class DraftMemory:
             MemoryFileError: a file turned out to be damaged; it is not used again.
         """
         check_namespace(namespace)
-        return self._match(as_token_ids(context)[-MAX_MATCH:], namespace)
+        return self._find(as_token_ids(context)[-MAX_MATCH:], namespace, np.empty((NUM_ROWS, 0), np.int32))[1]
 
     def propose(self, context: TokenIds, max_tokens: int, namespace: str | None = None) -> Draft:
         """Draft what followed the longest match of the end of ``context``, as a chain of source MEMORY.
@@ -320,7 +323,9 @@ class DraftMemory:
         """
         int_in("max_tokens", max_tokens, 0, 2**31)
         check_namespace(namespace)
-        return self._propose(as_token_ids(context)[-MAX_MATCH:], max_tokens, namespace)
+        block = np.empty((NUM_ROWS, min(max_tokens, MAX_CHAIN)), np.int32)
+        n, _ = self._find(as_token_ids(context)[-MAX_MATCH:], namespace, block)
+        return Draft.from_block(block[:, :n])
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
         """Publish what was added since the last save, and take in what others published.
@@ -374,61 +379,43 @@ class DraftMemory:
         with self._lock:
             self._shelf.check_integrity()
 
-    def chain(
-        self,
-        context: IntArray,
-        max_tokens: int,
-        namespace: str | None,
-        min_prob: float,
-        pointer: StoredMatch | None = None,
-        min_match_len: int = 1,
-    ) -> tuple[IntArray, int, StoredMatch | None]:
-        """As ``propose`` without its checks, for sessions: (block, number of nodes, where they were copied from).
+    def view(self, namespace: str | None) -> MemoryView:
+        """What can be drafted from in a namespace just now, for kernels. Cost while nothing changes: a table lookup."""
+        shelf = self._shelf
+        known = self._views.get(namespace)
+        if known is None or known[0] is not shelf or known[1] != shelf.version:
+            with self._lock:
+                shelf = self._shelf
+                if len(self._views) >= _MAX_VIEWS:
+                    self._views.clear()
+                known = self._views[namespace] = shelf, shelf.version, MemoryView(shelf.of(namespace))
+        return known[2]
 
-        ``pointer`` is where an accepted copy ended: nearness to it counts as in the session's own text. Neither the
-        memory's ``min_match_len`` nor the one given here is undercut.
+    def check(self, segment: Segment, block: int) -> None:
+        """Check a block of a segment's file that a kernel wants to read.
+
+        Raises:
+            MemoryFileError: it is damaged; the segment is not used again.
         """
-        with self._lock:
-            found = self._match(context, namespace, pointer, min_match_len) if max_tokens else None
-            if found is None:
-                return NO_BLOCK, 0, None
-            block = np.empty((len(BLOCK_ROWS), min(max_tokens, _MAX_CHAIN)), np.int32)
-            try:
-                n = found.segment.copy_from(found.position, found.match_len, min_prob, block)
-            except MemoryFileError:
-                self._shelf.discard(found.segment)
-                raise
-            return block, n, found
+        try:
+            segment.blocks.check(block)
+        except MemoryFileError:
+            with self._lock:
+                self._shelf.discard(segment)
+            raise
 
-    def _match(
-        self, context: IntArray, namespace: str | None, pointer: StoredMatch | None = None, min_match_len: int = 1
-    ) -> StoredMatch | None:
-        best, best_score = None, -math.inf
-        min_match_len = max(min_match_len, self.min_match_len)
-        with self._lock:
-            segments = self._shelf.of(namespace)[::-1]  # newest first
-            if pointer is not None and pointer.segment in segments:
-                segments.remove(pointer.segment)
-                segments.insert(0, pointer.segment)
-            else:
-                pointer = None
-            for segment in segments:
-                at = -1 if pointer is None or segment is not pointer.segment else pointer.position
-                try:
-                    position, match, distance = segment.find(context, min_match_len, MAX_MATCH, at)
-                except MemoryFileError:
-                    self._shelf.discard(segment)
-                    raise
-                score = min(match, SCORE_CAP) - math.log2(1 + distance) / 5 if position >= 0 else -math.inf
-                if score > best_score:
-                    best, best_score = StoredMatch(segment, position, match), score
-                    if match >= SCORE_CAP:
-                        break  # a longer match is no better evidence
-        return best
-
-    def _propose(self, context: IntArray, max_tokens: int, namespace: str | None) -> Draft:
-        block, n, _ = self.chain(context, max_tokens, namespace, self.min_prob)
-        return Draft.from_block(block[:, :n]) if n else Draft.empty()
+    def _find(self, context: IntArray, namespace: str | None, block: IntArray) -> tuple[int, StoredMatch | None]:
+        """Fill the block with what followed the best match of a context: (number of nodes, where they come from)."""
+        best = np.empty(5, np.int64)
+        while True:
+            view = self.view(namespace)
+            n = _draft(context, view.records, self.min_match_len, self.min_prob, block, best)
+            position, match, _, number, to_check = best.tolist()
+            if number < 0:
+                return 0, None
+            if to_check < 0:
+                return n, StoredMatch(view.segments[number], position, match)
+            self.check(view.segments[number], to_check)
 
     def _bind(self, directory: str | os.PathLike[str]) -> None:
         path = path_of(directory).resolve()

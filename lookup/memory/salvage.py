@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.copy._ngram_core import BARRIER
+from zerodraft.lookup.copy._text import BARRIER
 from zerodraft.lookup.memory.segment import Segment
 from zerodraft.lookup.memory.segment_file import BLOCK_BYTES, Header, map_file, read_header
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.copy import _ngram_core as core
+from zerodraft.lookup.copy._text import BARRIER
 from zerodraft.lookup.copy.ngram_index import NgramIndex
-from zerodraft.lookup.draft import MEMORY, IntArray
+from zerodraft.lookup.draft import IntArray
 
-SEARCH_WINDOW: Final = 128  # every position this close to the copy pointer is considered
-SEARCH_LIMIT = 8  # and this many of the newest occurrences in each hash chain; 32 found no better ones in replays
+_serials: Final = itertools.count(1)
 
 
 class Blocks(Protocol):
@@ -22,7 +22,7 @@ class Blocks(Protocol):
 
     Attributes:
         checked: uint8 (num_blocks,), 1 where the block's checksum was found right.
-        bases: int64 (5,), byte offsets of tokens, links[0], links[1], heads_1 and heads_n.
+        bases: int64 (5,), byte offsets of tokens, links_1, links_n, heads_1 and heads_n.
         shift: log2 of the block size in bytes.
     """
 
@@ -75,9 +75,10 @@ class Segment:
         stamps: time.time_ns() when each text was added (num_texts,).
         first_live: number of dropped texts.
         name: file name, None while the segment is only in memory.
+        serial: a number that no other segment of this process has, but for copies.
     """
 
-    __slots__ = ("_digests", "blocks", "ends", "first_live", "index", "name", "namespace", "stamps")
+    __slots__ = ("_digests", "blocks", "ends", "first_live", "index", "name", "namespace", "serial", "stamps")
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Segment:
         self.first_live = 0
         self.blocks = blocks
         self.name = name
+        self.serial = next(_serials)
         self._digests = _TextDigests()
 
     @property
@@ -148,7 +150,7 @@ class Segment:
         """The same texts with a floor of its own."""
         twin = Segment(self.namespace, self.index, self.ends, self.stamps, blocks=self.blocks, name=self.name)
         twin.first_live = self.first_live
-        twin._digests = self._digests
+        twin.serial, twin._digests = self.serial, self._digests
         return twin
 
     def holds(self, digest: bytes) -> bool:
@@ -167,62 +169,11 @@ class Segment:
         known.num_texts = self.num_texts
         return known.newest.get(digest, -1) >= self.first_live
 
-    def find(self, context: IntArray, min_len: int, max_len: int, pointer: int = -1) -> tuple[int, int, int]:
-        """Where the end of ``context`` occurred: (position, match length, distance from the pointer), or (-1, 0, 0).
-
-        See ``find_stored`` for which one.
-
-        Raises:
-            MemoryFileError: a block of the file that was looked at is damaged.
-        """
-        index, blocks = self.index, self.blocks
-        while True:
-            position, match, distance = core.find_stored(
-                context,
-                index._tokens,
-                index._links,
-                index._heads_1,
-                index._heads_n,
-                len(index),
-                self.floor,
-                pointer,
-                SEARCH_WINDOW,
-                SEARCH_LIMIT,
-                min_len,
-                max_len,
-                blocks.checked,
-                blocks.bases,
-                blocks.shift,
-            )
-            if position >= -1:
-                return position, match, distance
-            blocks.check(-2 - position)
-
-    def copy_from(self, position: int, match: int, min_prob: float, out: IntArray) -> int:
-        """Write the text from ``position`` on into ``out``, int32 (len(BLOCK_ROWS), n); return how many nodes."""
-        index, blocks = self.index, self.blocks
-        while True:
-            n = core.copy_stored(
-                index._tokens,
-                len(index),
-                position,
-                match,
-                MEMORY,
-                min_prob,
-                blocks.checked,
-                blocks.bases,
-                blocks.shift,
-                out,
-            )
-            if n >= 0:
-                return n
-            blocks.check(-2 - n)
-
     def check_integrity(self) -> None:
         """Recount everything; AssertionError if something contradicts."""
         self.blocks.check_all()
         self.index.check_integrity()
-        barriers = np.flatnonzero(self.index.token_ids == core.BARRIER)
+        barriers = np.flatnonzero(self.index.token_ids == BARRIER)
         assert barriers.tolist() == [int(end) for end in self.ends], "text ends are not where the barriers are"
         assert len(self.stamps) == self.num_texts, "every text has one stamp"
         assert 0 <= self.first_live <= self.num_texts, "more texts dropped than there are"

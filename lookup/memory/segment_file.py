@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.copy._ngram_core import BARRIER
+from zerodraft.lookup.copy._text import BARRIER, TextArrays
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.memory.segment import Segment
 from zerodraft.lookup.runtime.whole_file import write_whole
@@ -120,13 +120,14 @@ def write_segment(path: Path, segment: Segment) -> int:
     _refuse_big_endian()
     segment = compacted(segment)
     index = segment.index
-    payload, _ = _layout(len(index), segment.num_texts, len(index._heads_1), len(index._heads_n))
+    tokens, links_1, links_n, heads_1, heads_n = index.arrays
+    payload, _ = _layout(len(index), segment.num_texts, len(heads_1), len(heads_n))
     arrays: tuple[npt.NDArray[Any], ...] = (
-        index._tokens[: len(index)],
-        index._links[0, : len(index)],
-        index._links[1, : len(index)],
-        index._heads_1,
-        index._heads_n,
+        tokens[: len(index)],
+        links_1[: len(index)],
+        links_n[: len(index)],
+        heads_1,
+        heads_n,
         np.asarray(segment.ends, np.int64),
         np.asarray(segment.stamps, np.int64),
     )
@@ -230,13 +231,9 @@ def _build(path: Path, mapped: memoryview, header: Header) -> Segment:
         blocks.check(block)
     if ends[0] < 1 or ends[-1] != length - 1 or (np.diff(ends) < 2).any():
         raise MemoryFileError(f"{path}: its text ends are impossible")
-    index = NgramIndex.over(
-        tokens=view(0, length, "<i4"),
-        links=view(1, 2 * length, "<i4").reshape(2, length),
-        heads_1=view(3, header.slots[0], "<i4"),
-        heads_n=view(4, header.slots[1], "<i4"),
-        used=header.used,
-    )
+    sizes = (length, length, length, *header.slots)
+    arrays = TextArrays(*(view(array, size, "<i4") for array, size in enumerate(sizes)))
+    index = NgramIndex.over(arrays, header.used)
     return Segment(header.namespace, index, ends, stamps, blocks=blocks, name=path.name)
 
 
@@ -263,8 +260,8 @@ def _header(segment: Segment, sums: list[int]) -> bytes:
         len(header),
         len(index),
         segment.num_texts,
-        len(index._heads_1),
-        len(index._heads_n),
+        len(index.arrays.heads_1),
+        len(index.arrays.heads_n),
         *index.used,
         BLOCK_BYTES,
         _NO_NAMESPACE if segment.namespace is None else len(name),

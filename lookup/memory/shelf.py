@@ -22,6 +22,7 @@ class Shelf:
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.num_tokens = 0
+        self.version = 0  # another one after every change
         self._segments: dict[Namespace, list[Segment]] = {}
         self._queue: list[tuple[int, int, Namespace]] = []
         self._count = 0
@@ -55,6 +56,7 @@ class Shelf:
             segments.append(Segment(namespace))
         segments[-1].add(ids, stamp)
         self.num_tokens += len(ids)
+        self.version += 1
         if is_new:
             self._queue_oldest(namespace)
 
@@ -66,6 +68,7 @@ class Shelf:
         segments = self._segments.setdefault(segment.namespace, [])
         segments.append(segment)
         self.num_tokens += segment.num_live_tokens
+        self.version += 1
         if len(segments) == 1:
             self._queue_oldest(segment.namespace)
         self.evict_to(self.max_tokens)
@@ -78,6 +81,7 @@ class Shelf:
             if segments is None or segments[0].oldest_stamp != stamp:
                 continue
             self.num_tokens -= segments[0].drop_oldest()
+            self.version += 1
             if segments[0].is_empty:
                 del segments[0]
             if segments:
@@ -89,6 +93,7 @@ class Shelf:
         """Drop a namespace with all its bytes; return its number of tokens."""
         num_tokens = sum(segment.num_live_tokens for segment in self._segments.pop(namespace, []))
         self.num_tokens -= num_tokens
+        self.version += 1
         return num_tokens
 
     def remove(self, segment: Segment) -> None:
@@ -97,6 +102,7 @@ class Shelf:
         if segment in segments:
             segments.remove(segment)
             self.num_tokens -= segment.num_live_tokens
+            self.version += 1
             if segments:
                 self._queue_oldest(segment.namespace)
             else:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from zerodraft.lookup.sources.phrases import PhraseBook
 
 KERNELS: Final = (
-    "copy._ngram_core",
-    "copy._replacement_core",
-    "copy._policy_core",
-    "_merge_core",
+    "copy._text",
+    "session._step",
     "suffix._suffix_core",
+    "suffix._rated",
     "recycle._recycling_core",
+    "serving._rows",
 )
 _TEXT: Final = (1, 2, 3, 4, 5, 1, 2)  # what followed 1, 2 is drafted
 
@@ -50,7 +50,7 @@ def warm_up(policy: DraftPolicy | None = None) -> float:
 
 def num_compiled() -> int:
     """Kernels that this process compiled so far because numba's cache did not have them."""
-    from zerodraft.lookup.runtime.jit import compilations
+    from zerodraft.lookup.runtime._jit import compilations
 
     return compilations.num_kernels
 
@@ -63,9 +63,9 @@ def _try_sessions(policy: DraftPolicy) -> None:
     from zerodraft.lookup.memory.draft_memory import DraftMemory
 
     memory = DraftMemory(64)
-    fixed = Drafter(policy=DraftPolicy(length_factor=1.0))
+    plain = Drafter(policy=policy)
     with_all = Drafter(policy=policy, memory=memory, phrases=_phrases(), recycle="shared", suffix_tree=True)
-    for drafter in (fixed, with_all, Lookahead(), Beside(Drafter(recycle=True), Lookahead())):
+    for drafter in (plain, with_all, Lookahead(), Beside(Drafter(recycle=True), Lookahead())):
         session: Any = drafter.begin(_TEXT, _TEXT)
         for token in (3, 4, 9):
             draft = session.propose(8)

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from zerodraft.lookup._block import MATCH, NUM_ROWS, ORIGIN, PARENT, PHRASE, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup.checks import bounds, int_in, shown
-from zerodraft.lookup.draft import BLOCK_ROWS, PHRASE, Draft, IntArray, as_token_ids
+from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
 from zerodraft.lookup.runtime.whole_file import write_whole
 
 FORMAT: Final = "zerodraft-phrases"
@@ -102,10 +103,7 @@ class PhraseBook:
         match, rests = self.begin(context).match()
         if not rests or not max_tokens:
             return Draft.empty()
-        rest = rests[0][:max_tokens]
-        block = np.empty((len(BLOCK_ROWS), len(rest)), np.int32)
-        fill_chain(block, rest, match)
-        return Draft.from_block(block)
+        return Draft.from_block(chain_of(rests[0][:max_tokens], match))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the phrases as JSON, complete or not at all."""
@@ -167,16 +165,15 @@ class PhraseCursor:
         return length, [self._book._arrays[number][length:] for number in numbers]
 
 
-def fill_chain(block: IntArray, tokens: IntArray, match: int) -> None:
-    """Write a chain of phrase tokens into a block; node i has probability match / (match + i + 1)."""
+def chain_of(tokens: IntArray, match: int) -> IntArray:
+    """A chain of phrase tokens as in ``_block``; node i has probability match / (match + i + 1)."""
     n = len(tokens)
-    rows = dict(zip(BLOCK_ROWS, block))
-    rows["token_ids"][:] = tokens
-    rows["parents"][:] = np.arange(-1, n - 1)
-    rows["probs"].view(np.float32)[:] = match / (match + np.arange(1, n + 1))
-    rows["match_len"][:] = match
-    rows["origin"][:] = -1
-    rows["source"][:] = PHRASE
+    block = np.empty((NUM_ROWS, n), np.int32)
+    block[TOKEN], block[PARENT], block[MATCH] = tokens, np.arange(-1, n - 1), match
+    block[ORIGIN], block[SOURCE] = -1, PHRASE
+    block[PROB].view(np.float32)[:] = match / (match + np.arange(1, n + 1))
+    block[PRICE].view(np.float32)[:] = 1.0
+    return block
 
 
 def _build(phrases: tuple[tuple[int, ...], ...], min_match: int) -> Any:

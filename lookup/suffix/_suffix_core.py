@@ -10,10 +10,8 @@ Arrays (int32, grown by the owner):
                             indexing needs to know of a node.
     counts (capacity, 5)    the rest of the row, which only counting and drafting read: columns COUNT, BRANCH below.
     table (slots, 3)        (node, first token, child) for the edges that do not fit into ``nodes``; child 0: free.
-    state int64 (17,)       scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
-                            so the length of the current match is INDEXED - NUM_LEAVES. It says where the other arrays
-                            lie, too: what Python calls takes only it, since handing over five arrays takes longer than
-                            drafting.
+    state int64 (9,)        scalars, see the names below. NUM_LEAVES is also the first suffix that is still implicit,
+                            so the length of the current match is INDEXED - NUM_LEAVES.
 
 A node is born with two edges, and most have no more: they stand in its row. All further ones, and those of the root,
 are in the table; a node that has such edges is wide, and its LINK is written as ~link.
@@ -24,19 +22,22 @@ is any suffix below the child: WITNESS for a node, j for leaf j, whose edge is o
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numba import carray, types
+from numba import types
 
-from zerodraft.lookup.runtime.address import at
-from zerodraft.lookup.runtime.jit import I32, I32_2D, I64, READ_I32, READ_I32_2D, kernel
-from zerodraft.lookup.runtime.prefetch import prefetch
-
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
+from zerodraft.lookup import _block as rows
+from zerodraft.lookup.runtime._jit import (
+    Floats,
+    Ints,
+    Ints2D,
+    Longs,
+    ReadInts,
+    ReadInts2D,
+    kernel,
+)
+from zerodraft.lookup.runtime._prefetch import prefetch
 
 ROOT: Final = 0
 MAX_BRANCHES: Final = 4  # branches remembered per node: a fifth has at most a fifth of its node's occurrences
@@ -55,19 +56,8 @@ NO_TOKEN: Final = -(2**31)  # as TOKEN_1 and TOKEN_2 of the root; no barrier is 
     ACTIVE_LENGTH,  # tokens from there to that end
     ACTIVE_CHILD,  # child at the end of the edge on which they lie, 0 if there are none
     UNLINKED,  # node split off in this phase that waits for its suffix link, 0: none
-    TOKENS_AT,  # addresses and capacities, kept up by the owner
-    LEAF_PARENT_AT,
-    NODES_AT,
-    COUNTS_AT,
-    TABLE_AT,
-    MAX_TOKENS,
-    MAX_NODES,
-    NUM_SLOTS,
-) = range(17)
-NUM_SCALARS: Final = 17
-# Rows of a draft block, in the order of draft.BLOCK_ROWS (a test compares them).
-ROW_TOKEN, ROW_PARENT, ROW_PROB, ROW_MATCH, ROW_ORIGIN, ROW_SOURCE = 0, 1, 2, 3, 4, 5
-NUM_ROWS: Final = 6
+) = range(9)
+NUM_SCALARS: Final = 9
 
 # At most 7 in 10 slots are taken.
 _LOAD_PART: Final = 7
@@ -78,24 +68,24 @@ _MIXER: Final = np.uint64(0xD6E8FEB86659FD93)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _U32: Final = np.uint64(32)
 
-F64 = types.Array(types.float64, 1, "C")
+
+class TreeArrays(NamedTuple):
+    """The arrays of one tree, as the docstring of this file says."""
+
+    tokens: Ints
+    leaf_parent: Ints
+    nodes: Ints2D
+    counts: Ints2D
+    table: Ints2D
+    state: Longs
 
 
-@kernel(types.Tuple((I32, I32, I32_2D, I32_2D, I32_2D))(I64))
-def arrays_of(state: Longs) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """tokens, leaf_parent, nodes, counts and table of a tree."""
-    num_tokens, num_nodes = state[MAX_TOKENS], state[MAX_NODES]
-    return (
-        carray(at(state[TOKENS_AT]), (num_tokens,), np.int32),
-        carray(at(state[LEAF_PARENT_AT]), (num_tokens,), np.int32),
-        carray(at(state[NODES_AT]), (num_nodes, NUM_COLUMNS), np.int32),
-        carray(at(state[COUNTS_AT]), (num_nodes, NUM_COUNT_COLUMNS), np.int32),
-        carray(at(state[TABLE_AT]), (state[NUM_SLOTS], NUM_SLOT_COLUMNS), np.int32),
-    )
+_TYPES = (types.Array(types.int32, 1, "C"),) * 2 + (types.Array(types.int32, 2, "C"),) * 3
+Tree = Annotated[TreeArrays, types.NamedTuple([*_TYPES, types.Array(types.int64, 1, "C")], TreeArrays)]
 
 
-@kernel(types.int64(READ_I32_2D, types.int64, types.int64))
-def home_of(table: Ints, node: int, token: int) -> int:
+@kernel
+def home_of(table: ReadInts2D, node: int, token: int) -> int:
     """Slot where the search for an edge begins.
 
     Edges by one token from four nodes in a row begin side by side: most suffix links lead to the next node, and the
@@ -106,8 +96,8 @@ def home_of(table: Ints, node: int, token: int) -> int:
     return np.int64((mixed * np.uint64(len(table) - 3)) >> _U32) + (node & 3)
 
 
-@kernel(types.int64(READ_I32_2D, types.int64, types.int64))
-def slot_of(table: Ints, node: int, token: int) -> int:
+@kernel
+def slot_of(table: ReadInts2D, node: int, token: int) -> int:
     """Slot of the edge from ``node`` by ``token``, or the free slot where it belongs."""
     slot = home_of(table, node, token)
     while table[slot, CHILD] != 0 and (table[slot, TOKEN] != token or table[slot, NODE] != node):
@@ -117,23 +107,23 @@ def slot_of(table: Ints, node: int, token: int) -> int:
     return slot
 
 
-@kernel(types.void(I32_2D, types.int64, types.int64, types.int64))
-def store_edge(table: Ints, node: int, token: int, child: int) -> None:
+@kernel
+def store_edge(table: Ints2D, node: int, token: int, child: int) -> None:
     """Put a new edge into the table."""
     slot = slot_of(table, node, token)
     table[slot, NODE], table[slot, TOKEN], table[slot, CHILD] = node, token, child
 
 
-@kernel(types.void(READ_I32_2D, I32_2D))
-def move_edges(old: Ints, new: Ints) -> None:
+@kernel
+def move_edges(old: ReadInts2D, new: Ints2D) -> None:
     """Fill an empty, larger table. Slots grow with the hash, so both tables are walked nearly in order."""
     for i in range(len(old)):
         if old[i, CHILD] != 0:
             store_edge(new, old[i, NODE], old[i, TOKEN], old[i, CHILD])
 
 
-@kernel(types.int64(READ_I32_2D, READ_I32_2D, types.int64, types.int64))
-def child_of(nodes: Ints, table: Ints, node: int, token: int) -> int:
+@kernel
+def child_of(nodes: ReadInts2D, table: ReadInts2D, node: int, token: int) -> int:
     """Child of ``node`` whose edge begins with ``token``, 0: there is none."""
     if nodes[node, TOKEN_1] == token:
         return np.int64(nodes[node, CHILD_1])
@@ -144,15 +134,15 @@ def child_of(nodes: Ints, table: Ints, node: int, token: int) -> int:
     return np.int64(table[slot_of(table, node, token), CHILD])
 
 
-@kernel(types.int64(READ_I32_2D, types.int64))
-def link_of(nodes: Ints, node: int) -> int:
+@kernel
+def link_of(nodes: ReadInts2D, node: int) -> int:
     """The node whose label is that of ``node`` without the first token."""
     link = np.int64(nodes[node, LINK])
     return link if link >= 0 else ~link
 
 
-@kernel(types.void(I32_2D, I32_2D, I64, types.int64, types.int64, types.int64))
-def add_edge(nodes: Ints, table: Ints, state: Longs, node: int, token: int, child: int) -> None:
+@kernel
+def add_edge(nodes: Ints2D, table: Ints2D, state: Longs, node: int, token: int, child: int) -> None:
     """Add an edge to a node that has two or more, or to the root: the node is wide from now on."""
     if nodes[node, LINK] >= 0:
         nodes[node, LINK] = ~nodes[node, LINK]
@@ -160,8 +150,8 @@ def add_edge(nodes: Ints, table: Ints, state: Longs, node: int, token: int, chil
     state[NUM_STORED] += 1
 
 
-@kernel(types.void(I32_2D, I32_2D, types.int64, types.int64, types.int64, types.int64))
-def replace_child(nodes: Ints, table: Ints, node: int, token: int, old: int, new: int) -> None:
+@kernel
+def replace_child(nodes: Ints2D, table: Ints2D, node: int, token: int, old: int, new: int) -> None:
     """Let the edge from ``node`` by ``token``, which leads to ``old``, lead to ``new``."""
     if nodes[node, CHILD_1] == old:
         nodes[node, CHILD_1] = new
@@ -171,13 +161,13 @@ def replace_child(nodes: Ints, table: Ints, node: int, token: int, old: int, new
         table[slot_of(table, node, token), CHILD] = new
 
 
-@kernel(types.int64(READ_I32, I32, I32_2D, I32_2D, I32_2D, I64, *[types.int64] * 5))
+@kernel
 def split_edge(
-    tokens: Ints,
+    tokens: ReadInts,
     leaf_parent: Ints,
-    nodes: Ints,
-    counts: Ints,
-    table: Ints,
+    nodes: Ints2D,
+    counts: Ints2D,
+    table: Ints2D,
     state: Longs,
     node: int,
     length: int,
@@ -218,16 +208,16 @@ def split_edge(
     return middle
 
 
-@kernel(types.void(READ_I32_2D, READ_I32_2D, types.int64, types.int64))
-def prefetch_next(nodes: Ints, table: Ints, node: int, token: int) -> None:
+@kernel
+def prefetch_next(nodes: ReadInts2D, table: ReadInts2D, node: int, token: int) -> None:
     """Have ready where the next suffix goes on: by the same token, at the node that the suffix link leads to."""
     link = link_of(nodes, node)
     prefetch(nodes, link, 0)
     prefetch(table, home_of(table, link, token), 0)
 
 
-@kernel(types.void(READ_I32, READ_I32_2D, READ_I32_2D, types.int64))
-def prefetch_near_root(tokens: Ints, nodes: Ints, table: Ints, i: int) -> None:
+@kernel
+def prefetch_near_root(tokens: ReadInts, nodes: ReadInts2D, table: ReadInts2D, i: int) -> None:
     """Have ready what the suffixes at AHEAD and 2 AHEAD from ``i`` will be looked up by at the root and below it."""
     prefetch(table, home_of(table, ROOT, tokens[i + 2 * AHEAD]), 0)
     near = np.int64(table[slot_of(table, ROOT, tokens[i + AHEAD]), CHILD])
@@ -236,9 +226,9 @@ def prefetch_near_root(tokens: Ints, nodes: Ints, table: Ints, i: int) -> None:
         prefetch(table, home_of(table, near, tokens[i + AHEAD + 1]), 0)
 
 
-@kernel(types.boolean(READ_I32, I32, I32_2D, I32_2D, I32_2D, I64, types.int64))
+@kernel
 def index_tokens(
-    tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, table: Ints, state: Longs, end: int
+    tokens: ReadInts, leaf_parent: Ints, nodes: Ints2D, counts: Ints2D, table: Ints2D, state: Longs, end: int
 ) -> bool:
     """Bring tokens[INDEXED:end] into the tree; False: ``nodes`` or ``table`` is full, grow it and call again.
 
@@ -306,8 +296,8 @@ def index_tokens(
     return has_room
 
 
-@kernel(types.void(READ_I32_2D, I32_2D, types.int64, types.int64))
-def place_branch(nodes: Ints, counts: Ints, node: int, child: int) -> None:
+@kernel
+def place_branch(nodes: ReadInts2D, counts: Ints2D, node: int, child: int) -> None:
     """Put a child whose COUNT or WITNESS grew in its place among its parent's branches: by count, then recency."""
     count, latest = np.int64(1), ~child
     if child > 0:
@@ -329,15 +319,15 @@ def place_branch(nodes: Ints, counts: Ints, node: int, child: int) -> None:
         counts[node, at] = child
 
 
-@kernel(types.void(READ_I32_2D, READ_I32_2D, types.int64))
-def prefetch_node(nodes: Ints, counts: Ints, node: int) -> None:
+@kernel
+def prefetch_node(nodes: ReadInts2D, counts: ReadInts2D, node: int) -> None:
     """Have all of a node ready; -1, which is no node, does no harm."""
     prefetch(nodes, node, 0)
     prefetch(counts, node, 0)
 
 
-@kernel(types.void(READ_I32, READ_I32, I32_2D, I32_2D, I64))
-def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: Longs) -> None:
+@kernel
+def recount(tokens: ReadInts, leaf_parent: ReadInts, nodes: Ints2D, counts: Ints2D, state: Longs) -> None:
     """Compute COUNT, WITNESS and BRANCH of all nodes anew, children before parents. Cost: one pass over the tree."""
     num_nodes, num_leaves = state[NUM_NODES], state[NUM_LEAVES]
     to_come = np.zeros(num_nodes, np.int32)  # internal children not added up yet
@@ -371,8 +361,8 @@ def recount(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: L
     state[NUM_COUNTED] = num_leaves
 
 
-@kernel(types.void(READ_I32, READ_I32, I32_2D, I32_2D, I64))
-def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, state: Longs) -> None:
+@kernel
+def count_leaves(tokens: ReadInts, leaf_parent: ReadInts, nodes: Ints2D, counts: Ints2D, state: Longs) -> None:
     """Count the leaves that are not counted yet: each by a walk to the root, or all anew where that is cheaper."""
     num_leaves = state[NUM_LEAVES]
     steps_left = 2 * (state[NUM_NODES] + num_leaves)  # about what recount costs
@@ -396,10 +386,10 @@ def count_leaves(tokens: Ints, leaf_parent: Ints, nodes: Ints, counts: Ints, sta
     state[NUM_COUNTED] = num_leaves
 
 
-@kernel(types.int64(I64, READ_I32))
-def find_below(state: Longs, pattern: Ints) -> int:
+@kernel
+def find_below(tree: Tree, pattern: ReadInts) -> int:
     """The highest node or leaf that begins with ``pattern``; ROOT if no explicit suffix does."""
-    tokens, _, nodes, _, table = arrays_of(state)
+    tokens, _, nodes, _, table, state = tree
     num_tokens = state[INDEXED]
     node, spelled, num_wanted = np.int64(ROOT), np.int64(0), np.int64(len(pattern))
     while spelled < num_wanted:
@@ -416,8 +406,8 @@ def find_below(state: Longs, pattern: Ints) -> int:
     return node
 
 
-@kernel(types.float64(READ_I32_2D, types.int64, types.int64))
-def share_of(counts: Ints, node: int, child: int) -> float:
+@kernel
+def share_of(counts: ReadInts2D, node: int, child: int) -> float:
     """Part of the node's counted occurrences that go on to this child."""
     if child == 0:
         return 0.0
@@ -425,30 +415,25 @@ def share_of(counts: Ints, node: int, child: int) -> float:
     return count / counts[node, COUNT]
 
 
-@kernel(types.void(I32_2D, types.int64, types.int64, types.int64, types.float64, types.int64, types.int64, types.int64))
-def put_node(
-    block: Ints, n: int, token: int, parent: int, prob: float, match_len: int, origin: int, source: int
-) -> None:
+@kernel
+def put_node(block: Ints2D, n: int, token: int, parent: int, prob: float, match_len: int, position: int) -> None:
     """Write draft node ``n`` into a draft block."""
-    block[ROW_TOKEN, n] = token
-    block[ROW_PARENT, n] = parent
-    block[ROW_PROB, n] = np.float32(prob).view(np.int32)
-    block[ROW_MATCH, n] = match_len
-    block[ROW_ORIGIN, n] = origin
-    block[ROW_SOURCE, n] = source
+    block[rows.TOKEN, n], block[rows.PARENT, n], block[rows.MATCH, n] = token, parent, match_len
+    block[rows.ORIGIN, n], block[rows.SOURCE, n] = position, rows.CONTEXT
+    block[rows.PROB].view(np.float32)[n], block[rows.PRICE].view(np.float32)[n] = prob, 1.0
 
 
-@kernel(types.boolean(I64, types.int64))
-def index(state: Longs, end: int) -> bool:
+@kernel
+def index(tree: Tree, end: int) -> bool:
     """``index_tokens`` for Python."""
-    tokens, leaf_parent, nodes, counts, table = arrays_of(state)
+    tokens, leaf_parent, nodes, counts, table, state = tree
     return index_tokens(tokens, leaf_parent, nodes, counts, table, state, end)
 
 
-@kernel(types.boolean(I64, types.int64))
-def catch_up(state: Longs, end: int) -> bool:
+@kernel
+def catch_up(tree: Tree, end: int) -> bool:
     """Index tokens[INDEXED:end] and count their leaves; False as from ``index_tokens``."""
-    tokens, leaf_parent, nodes, counts, table = arrays_of(state)
+    tokens, leaf_parent, nodes, counts, table, state = tree
     if not index_tokens(tokens, leaf_parent, nodes, counts, table, state, end):
         return False
     if state[NUM_COUNTED] != state[NUM_LEAVES]:
@@ -456,15 +441,15 @@ def catch_up(state: Longs, end: int) -> bool:
     return True
 
 
-@kernel(types.int64(I64, types.int64, types.int64, types.float64, types.int64, I32_2D))
-def propose_chain(state: Longs, num_tokens: int, max_tokens: int, min_prob: float, source: int, block: Ints) -> int:
+@kernel
+def propose_chain(tree: Tree, num_tokens: int, max_tokens: int, min_prob: float, block: Ints2D) -> int:
     """Catch up, write the chain of best branches into ``block`` and return its length; -1: no room to catch up.
 
     Cost: O(1) per token.
     """
-    if not catch_up(state, num_tokens):
+    if not catch_up(tree, num_tokens):
         return -1
-    tokens, _, nodes, counts, _ = arrays_of(state)
+    tokens, _, nodes, counts, _, state = tree
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0:
         return 0
@@ -488,7 +473,7 @@ def propose_chain(state: Longs, num_tokens: int, max_tokens: int, min_prob: floa
                 position = ~child + match_len
             if tokens[position] < 0:
                 return n
-            put_node(block, n, tokens[position], n - 1, prob, match_len, position, source)
+            put_node(block, n, tokens[position], n - 1, prob, match_len, position)
             n += 1
             position += 1
         if child < 0:
@@ -499,8 +484,8 @@ def propose_chain(state: Longs, num_tokens: int, max_tokens: int, min_prob: floa
     return n
 
 
-@kernel(types.int64(F64, I32, types.int64, types.int64))
-def heap_push(probs: Doubles, heap: Ints, size: int, item: int) -> int:
+@kernel
+def heap_push(probs: Floats, heap: Ints, size: int, item: int) -> int:
     """Add an item to a heap ordered by highest probability, then by lowest number; return the new size."""
     at = size
     while at > 0:
@@ -513,8 +498,8 @@ def heap_push(probs: Doubles, heap: Ints, size: int, item: int) -> int:
     return size + 1
 
 
-@kernel(types.int64(F64, I32, types.int64))
-def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
+@kernel
+def heap_pop(probs: Floats, heap: Ints, size: int) -> int:
     """Remove the first item of a heap of ``size`` items; it is returned, the caller lowers the size."""
     first, item = np.int64(heap[0]), np.int64(heap[size - 1])
     size -= 1
@@ -533,27 +518,15 @@ def heap_pop(probs: Doubles, heap: Ints, size: int) -> int:
     return first
 
 
-@kernel(
-    types.int64(
-        I64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.float64,
-        types.int64,
-        I32_2D,
-    )
-)
+@kernel
 def propose_tree(
-    state: Longs,
+    tree: Tree,
     num_tokens: int,
     max_tokens: int,
     max_depth: int,
     max_branches: int,
     min_prob: float,
-    source: int,
-    block: Ints,
+    block: Ints2D,
 ) -> int:
     """Catch up, write the likeliest nodes, best first, into ``block``; return how many; -1: no room to catch up.
 
@@ -561,9 +534,9 @@ def propose_tree(
     the candidates: the next token of its edge, or the branches of the node at the edge's end. Cost: O(log max_tokens)
     per drafted token.
     """
-    if not catch_up(state, num_tokens):
+    if not catch_up(tree, num_tokens):
         return -1
-    tokens, _, nodes, counts, _ = arrays_of(state)
+    tokens, _, nodes, counts, _, state = tree
     match_len = num_tokens - state[NUM_LEAVES]
     if match_len == 0 or max_tokens == 0:
         return 0
@@ -614,44 +587,9 @@ def propose_tree(
             best = heap_pop(chance, heap, size)
             size -= 1
         child, position, prob = np.int64(candidates[best, 0]), np.int64(candidates[best, 1]), chance[best]
-        put_node(block, n, tokens[position], candidates[best, 2], prob, match_len, position, source)
+        put_node(block, n, tokens[position], candidates[best, 2], prob, match_len, position)
         drafted, depth = n, np.int64(candidates[best, 3]) + 1
         n += 1
         position += 1
         if child > 0 and position == nodes[child, WITNESS] + nodes[child, DEPTH]:
             node, child = child, np.int64(0)
-
-
-@kernel(types.int64(READ_I32_2D, types.int64, READ_I32))
-def num_agreed(block: Ints, num_nodes: int, came: Ints) -> int:
-    """How many of the tokens that came the draft had in one path from the root."""
-    agreed, node = 0, -1
-    for i in range(num_nodes):  # parents come before children: one pass
-        if agreed < len(came) and block[ROW_PARENT, i] == node and block[ROW_TOKEN, i] == came[agreed]:
-            agreed += 1
-            node = i
-    return agreed
-
-
-@kernel(types.void(I32_2D, types.int64, READ_I32_2D, types.int64, types.int64, types.int64))
-def believe(block: Ints, num_nodes: int, own: Ints, num_own: int, num_predicted: int, predicted: int) -> None:
-    """Multiply each node's share of the counts by what another draft believes of its likeliest node at that depth.
-
-    Shares alone are 1 wherever one occurrence is left. Nodes copied from the first ``num_predicted`` positions get the
-    source ``predicted``.
-    """
-    depth = np.empty(max(num_nodes, num_own), np.int32)
-    reach = np.zeros(num_own, np.float32)
-    own_probs, probs = own[ROW_PROB].view(np.float32), block[ROW_PROB].view(np.float32)
-    deepest = 0
-    for i in range(num_own):
-        above = own[ROW_PARENT, i]
-        depth[i] = depth[above] + 1 if above >= 0 else 0
-        reach[depth[i]] = max(reach[depth[i]], own_probs[i])
-        deepest = max(deepest, np.int64(depth[i]))
-    for i in range(num_nodes):
-        above = block[ROW_PARENT, i]
-        depth[i] = depth[above] + 1 if above >= 0 else 0
-        probs[i] *= reach[min(np.int64(depth[i]), deepest)]
-        if block[ROW_ORIGIN, i] < num_predicted:
-            block[ROW_SOURCE, i] = predicted

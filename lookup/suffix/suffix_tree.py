@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from zerodraft.lookup._block import NUM_ROWS, SOURCE
 from zerodraft.lookup.checks import bounds, int_in, number_in
 from zerodraft.lookup.draft import CONTEXT, INT32, MAX_TOKEN_ID, SOURCE_NAMES, Draft, IntArray, as_token_ids
-from zerodraft.lookup.runtime.address import address_of
-from zerodraft.lookup.runtime.jit import direct
+from zerodraft.lookup.runtime._jit import direct
 from zerodraft.lookup.suffix import _suffix_core as core
 
 MAX_DRAFT_TOKENS: Final = 4096
@@ -19,8 +19,9 @@ MAX_BRANCHES: Final = core.MAX_BRANCHES
 _NODES_PER_TOKEN: Final = 0.47
 _SLOTS_PER_TOKEN: Final = 1.45
 _propose_chain, _propose_tree = direct(core.propose_chain), direct(core.propose_tree)
+_index, _catch_up, _find_below = direct(core.index), direct(core.catch_up), direct(core.find_below)
 _LINE: Final = 16  # int32 in a cache line
-_NO_BLOCK: Final = np.empty((core.NUM_ROWS, 0), np.int32)
+_NO_BLOCK: Final = np.empty((NUM_ROWS, 0), np.int32)
 
 
 class SuffixTree:
@@ -60,20 +61,15 @@ class SuffixTree:
         >>> len(SuffixTree([5, 6, 5]))
         3
         """
-        self._tokens = np.empty(16, np.int32)
-        self._leaf_parent = np.empty(16, np.int32)
-        self._nodes = _rows(8, core.NUM_COLUMNS)
-        self._nodes[core.ROOT] = 0
-        self._nodes[core.ROOT, core.PARENT] = -1
-        self._nodes[core.ROOT, core.LINK] = ~core.ROOT
-        self._nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.NO_TOKEN
-        self._counts = _rows(8, core.NUM_COUNT_COLUMNS)
-        self._counts[core.ROOT] = 0
-        self._table = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32)
-        self._state = np.zeros(core.NUM_SCALARS, np.int64)
-        self._state[core.NUM_NODES] = 1
+        nodes, counts = _rows(8, core.NUM_COLUMNS), _rows(8, core.NUM_COUNT_COLUMNS)
+        nodes[core.ROOT] = counts[core.ROOT] = 0
+        nodes[core.ROOT, core.PARENT] = -1
+        nodes[core.ROOT, core.LINK] = ~core.ROOT
+        nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.NO_TOKEN
+        table, state = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32), np.zeros(core.NUM_SCALARS, np.int64)
+        state[core.NUM_NODES] = 1
+        self._arrays = core.TreeArrays(np.empty(16, np.int32), np.empty(16, np.int32), nodes, counts, table, state)
         self._length = 0
-        self._bind()
         self.extend(token_ids)
 
     def extend(self, token_ids: object) -> None:
@@ -113,9 +109,9 @@ class SuffixTree:
             self.extend([token_id])  # numpy integers pass, everything else is refused there with its reason
             return
         end = self._length + 1
-        if end > len(self._tokens):
+        if end > len(self._arrays.tokens):
             self._reserve(end)
-        self._tokens[end - 1] = token_id
+        self._arrays.tokens[end - 1] = token_id
         self._length = end
 
     def add_barrier(self) -> None:
@@ -131,7 +127,7 @@ class SuffixTree:
         """
         end = self._length + 1
         self._reserve(end)
-        self._tokens[end - 1] = ~(end - 1)
+        self._arrays.tokens[end - 1] = ~(end - 1)
         self._length = end
 
     def __len__(self) -> int:
@@ -152,7 +148,7 @@ class SuffixTree:
         3
         """
         self._index()
-        return self._length - self._state.item(core.NUM_LEAVES)
+        return self._length - self._arrays.state.item(core.NUM_LEAVES)
 
     @property
     def num_nodes(self) -> int:
@@ -162,7 +158,7 @@ class SuffixTree:
         2
         """
         self._index()
-        return int(self._state[core.NUM_NODES])
+        return int(self._arrays.state[core.NUM_NODES])
 
     @property
     def nbytes(self) -> int:
@@ -171,7 +167,7 @@ class SuffixTree:
         >>> SuffixTree().nbytes < 2048
         True
         """
-        return sum(array.nbytes for array in (*self._arrays(), self._state))
+        return sum(array.nbytes for array in self._arrays)
 
     def propose(
         self,
@@ -225,10 +221,9 @@ class SuffixTree:
                 f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}] and max_depth not negative, "
                 f"got {max_tokens} and {max_depth}"
             )
-        block, n = self._propose_block(max_tokens, depth, max_branches, min_prob, source)
-        if n == 0:
-            return Draft.empty()
-        return Draft.from_block(block if n == block.shape[1] else block[:, :n])
+        block, n = self.propose_block(max_tokens, depth, max_branches, min_prob)
+        block[SOURCE] = source
+        return Draft.from_block(block[:, :n])
 
     def branches(self) -> list[tuple[int, int]]:
         """What followed the match: up to 4 pairs (token id, count), best first. Cost: O(1).
@@ -240,16 +235,16 @@ class SuffixTree:
         [(2, 2), (3, 1)]
         """
         self._count()
-        state = self._state
+        state = self._arrays.state
         if self.match_len == 0:
             return []
         node, length = int(state[core.ACTIVE_NODE]), int(state[core.ACTIVE_LENGTH])
-        depth = int(self._nodes[node, core.DEPTH]) + length
+        depth = int(self._arrays.nodes[node, core.DEPTH]) + length
         if length:
             children = [int(state[core.ACTIVE_CHILD])]
         else:
-            children = [int(child) for child in self._counts[node, core.BRANCH :] if child]
-        pairs = [(int(self._tokens[self._witness(child) + depth]), self._count_of(child)) for child in children]
+            children = [int(child) for child in self._arrays.counts[node, core.BRANCH :] if child]
+        pairs = [(int(self._arrays.tokens[self._witness(child) + depth]), self._count_of(child)) for child in children]
         return [(token, count) for token, count in pairs if token >= 0]
 
     def count(self, token_ids: object) -> int:
@@ -271,7 +266,7 @@ class SuffixTree:
         if len(ids) == 0:
             raise ValueError("token_ids must hold at least one id, got none")
         self._count()
-        child = core.find_below(self._state, ids)
+        child = _find_below(self._arrays, ids)
         return self._count_of(int(child))
 
     def check_integrity(self) -> None:
@@ -284,20 +279,19 @@ class SuffixTree:
         self._index()
         _check_integrity(self)
 
-    def _propose_block(
-        self, max_tokens: int, max_depth: int, max_branches: int, min_prob: float, source: int
+    def propose_block(
+        self, max_tokens: int, max_depth: int, max_branches: int, min_prob: float
     ) -> tuple[IntArray, int]:
-        """The draft as (block of draft.BLOCK_ROWS, number of nodes), arguments unchecked."""
+        """``propose`` for sources: (block as in ``_block``, number of nodes), arguments unchecked."""
         room = max_depth if max_branches == 1 and max_depth < max_tokens else max_tokens
         if room == 0 or max_depth == 0:
             return _NO_BLOCK, 0
-        block = np.empty((core.NUM_ROWS, room), INT32)
-        state, end = self._state, self._length
+        block = np.empty((NUM_ROWS, room), INT32)
         while True:
             if max_branches == 1:
-                n = _propose_chain(state, end, room, min_prob, source, block)
+                n = _propose_chain(self._arrays, self._length, room, min_prob, block)
             else:
-                n = _propose_tree(state, end, room, max_depth, max_branches, min_prob, source, block)
+                n = _propose_tree(self._arrays, self._length, room, max_depth, max_branches, min_prob, block)
             if n >= 0:
                 return block, n
             self._grow()
@@ -305,80 +299,63 @@ class SuffixTree:
     def _extend(self, ids: IntArray) -> None:
         """``extend`` for ids that have been checked."""
         start, end = self._length, self._length + len(ids)
-        if end > len(self._tokens):
+        if end > len(self._arrays.tokens):
             self._reserve(end)
-        self._tokens[start:end] = ids
+        self._arrays.tokens[start:end] = ids
         self._length = end
         if len(ids) * 4 > end:  # a bulk build counts at once, so that the first propose is like any other
             self._count()
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for a text of this length. Everything is allocated before anything is replaced."""
-        if num_tokens <= len(self._tokens):
+        if num_tokens <= len(self._arrays.tokens):
             return
-        capacity = max(num_tokens, len(self._tokens) * 5 // 4)
+        capacity = max(num_tokens, len(self._arrays.tokens) * 5 // 4)
         if capacity > MAX_TOKEN_ID:
             raise ValueError(f"a suffix tree holds at most {MAX_TOKEN_ID} tokens, got {num_tokens}")
         added = num_tokens - self._length
-        tokens, leaf_parent = _grown(self._tokens, capacity), _grown(self._leaf_parent, capacity)
-        num_nodes, num_slots = len(self._nodes), len(self._table)
+        tokens, leaf_parent = _grown(self._arrays.tokens, capacity), _grown(self._arrays.leaf_parent, capacity)
+        num_nodes, num_slots = len(self._arrays.nodes), len(self._arrays.table)
         if added * 4 > num_tokens:
             num_nodes = max(num_nodes, int(_NODES_PER_TOKEN * num_tokens))
             num_slots = max(num_slots, int(_SLOTS_PER_TOKEN * num_tokens))
         self._resize(num_nodes, num_slots)
-        self._tokens, self._leaf_parent = tokens, leaf_parent
-        self._bind()
+        self._arrays = self._arrays._replace(tokens=tokens, leaf_parent=leaf_parent)
 
     def _index(self) -> None:
         """Index the tokens that were stored since the last question."""
-        while self._state.item(core.INDEXED) != self._length:
-            if not core.index(self._state, self._length):
+        while self._arrays.state.item(core.INDEXED) != self._length:
+            if not _index(self._arrays, self._length):
                 self._grow()
 
     def _count(self) -> None:
         """Index, and count the leaves that are not counted yet."""
-        while not core.catch_up(self._state, self._length):
+        while not _catch_up(self._arrays, self._length):
             self._grow()
 
     def _grow(self) -> None:
         """More nodes or slots, whichever ran out: by a quarter, or in a bulk build what the rest seems to need."""
-        factor = max(1.25, 1.03 * self._length / self._state.item(core.INDEXED))
-        num_nodes, num_slots = len(self._nodes), len(self._table)
-        if self._state.item(core.NUM_NODES) == num_nodes:
+        factor = max(1.25, 1.03 * self._length / self._arrays.state.item(core.INDEXED))
+        num_nodes, num_slots = len(self._arrays.nodes), len(self._arrays.table)
+        if self._arrays.state.item(core.NUM_NODES) == num_nodes:
             self._resize(int(num_nodes * factor), num_slots)
         else:
             self._resize(num_nodes, int(num_slots * factor))
 
     def _resize(self, num_nodes: int, num_slots: int) -> None:
-        nodes, counts, table = self._nodes, self._counts, self._table
+        nodes, counts, table = self._arrays.nodes, self._arrays.counts, self._arrays.table
         if num_nodes > len(nodes):
             nodes, counts = _grown(nodes, num_nodes), _grown(counts, num_nodes)
         if num_slots > len(table):
             table = np.zeros((num_slots, core.NUM_SLOT_COLUMNS), np.int32)
-            core.move_edges(self._table, table)
-        self._nodes, self._counts, self._table = nodes, counts, table
-        self._bind()
-
-    def _bind(self) -> None:
-        """Tell the kernels where the arrays lie; to be repeated whenever one of them is replaced."""
-        state = self._state
-        state[core.TOKENS_AT : core.TABLE_AT + 1] = [address_of(array) for array in self._arrays()]
-        state[core.MAX_TOKENS], state[core.MAX_NODES] = len(self._tokens), len(self._nodes)
-        state[core.NUM_SLOTS] = len(self._table)
-
-    def __setstate__(self, fields: dict[str, Any]) -> None:
-        """A copy (copy.deepcopy, pickle) has arrays of its own."""
-        self.__dict__.update(fields)
-        self._bind()
-
-    def _arrays(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-        return self._tokens, self._leaf_parent, self._nodes, self._counts, self._table
+            core.move_edges(self._arrays.table, table)
+        self._arrays = self._arrays._replace(nodes=nodes, counts=counts, table=table)
 
     def _count_of(self, child: int) -> int:
-        return 1 if child < 0 else int(self._counts[child, core.COUNT])
+        return 1 if child < 0 else int(self._arrays.counts[child, core.COUNT])
 
     def _witness(self, child: int) -> int:
-        return ~child if child < 0 else int(self._nodes[child, core.WITNESS])
+        return ~child if child < 0 else int(self._arrays.nodes[child, core.WITNESS])
 
 
 def _rows(capacity: int, num_columns: int) -> IntArray:
@@ -396,19 +373,16 @@ def _grown(array: IntArray, capacity: int) -> IntArray:
 
 
 def _check_integrity(tree: SuffixTree) -> None:
-    state = {name: int(tree._state[getattr(core, name)]) for name in _SCALARS}
+    state = {name: int(tree._arrays.state[getattr(core, name)]) for name in _SCALARS}
     num_tokens, num_leaves, num_nodes = state["INDEXED"], state["NUM_LEAVES"], state["NUM_NODES"]
-    assert num_tokens == len(tree) <= len(tree._tokens), "arena and index disagree"
+    assert num_tokens == len(tree) <= len(tree._arrays.tokens), "arena and index disagree"
     assert 0 <= state["NUM_COUNTED"] <= num_leaves <= num_tokens, "leaves out of range"
-    assert num_nodes <= len(tree._nodes), "nodes out of range"
-    for ours, theirs in zip(tree._arrays(), core.arrays_of(tree._state)):
-        assert ours.shape == theirs.shape, "the kernels work on arrays of another size"
-        assert address_of(ours) == address_of(theirs), "the kernels work on other arrays"
-    tokens = tree._tokens[:num_tokens]
+    assert num_nodes <= len(tree._arrays.nodes), "nodes out of range"
+    tokens = tree._arrays.tokens[:num_tokens]
     children = _children(tree, num_leaves, num_nodes)
-    in_rows = np.count_nonzero(tree._nodes[:num_nodes, [core.CHILD_1, core.CHILD_2]])
+    in_rows = np.count_nonzero(tree._arrays.nodes[:num_nodes, [core.CHILD_1, core.CHILD_2]])
     assert state["NUM_STORED"] == sum(map(len, children)) - in_rows, "edges"
-    assert state["NUM_STORED"] == np.count_nonzero(tree._table[:, core.CHILD]), "table entries"
+    assert state["NUM_STORED"] == np.count_nonzero(tree._arrays.table[:, core.CHILD]), "table entries"
     for node in range(num_nodes):
         _check_node(tree, tokens, node, children[node])
     _check_counts(tree, children, state["NUM_COUNTED"])
@@ -430,73 +404,75 @@ _SCALARS: Final = (
 
 def _children(tree: SuffixTree, num_leaves: int, num_nodes: int) -> list[list[int]]:
     children: list[list[int]] = [[] for _ in range(num_nodes)]
-    for j, above in enumerate(tree._leaf_parent[:num_leaves].tolist()):
-        assert (above == -1) == (tree._tokens[j] < 0), f"leaf {j} begins with a barrier or hangs in the tree"
+    for j, above in enumerate(tree._arrays.leaf_parent[:num_leaves].tolist()):
+        assert (above == -1) == (tree._arrays.tokens[j] < 0), f"leaf {j} begins with a barrier or hangs in the tree"
         if above >= 0:
             children[above].append(~j)
-    for node, above in enumerate(tree._nodes[1:num_nodes, core.PARENT].tolist(), start=1):
+    for node, above in enumerate(tree._arrays.nodes[1:num_nodes, core.PARENT].tolist(), start=1):
         children[above].append(node)
     return children
 
 
 def _check_node(tree: SuffixTree, tokens: IntArray, node: int, children: list[int]) -> None:
     """Edges of one node: found by their first token, spelled alike from below and above; its suffix link."""
-    depth = int(tree._nodes[node, core.DEPTH])
+    depth = int(tree._arrays.nodes[node, core.DEPTH])
     label = tokens[tree._witness(node) : tree._witness(node) + depth]
     assert node == core.ROOT or len(children) >= 2, f"node {node} has {len(children)} children"
     is_wide = len(children) > 2 or node == core.ROOT
-    assert (tree._nodes[node, core.LINK] < 0) == is_wide, f"node {node} has {len(children)} children, wide or not"
+    assert (tree._arrays.nodes[node, core.LINK] < 0) == is_wide, (
+        f"node {node} has {len(children)} children, wide or not"
+    )
     firsts = set()
     for child in children:
         start = tree._witness(child)
-        assert child < 0 or tree._nodes[child, core.DEPTH] > depth, f"child {child} not below node {node}"
+        assert child < 0 or tree._arrays.nodes[child, core.DEPTH] > depth, f"child {child} not below node {node}"
         assert np.array_equal(tokens[start : start + depth], label), f"child {child} does not continue node {node}"
         first = int(tokens[start + depth])
         firsts.add(first)
-        found = core.child_of(tree._nodes, tree._table, node, first)
+        found = core.child_of(tree._arrays.nodes, tree._arrays.table, node, first)
         assert found == child, f"child {child} of node {node} is not found by its token"
     assert len(firsts) == len(children), f"two edges of node {node} begin with the same token"
     if node != core.ROOT:
-        link = int(core.link_of(tree._nodes, node))
+        link = int(core.link_of(tree._arrays.nodes, node))
         start = tree._witness(link)
-        assert tree._nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
+        assert tree._arrays.nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
         assert np.array_equal(tokens[start : start + depth - 1], label[1:]), f"suffix link of node {node}: label"
 
 
 def _check_counts(tree: SuffixTree, children: list[list[int]], num_counted: int) -> None:
     """COUNT, WITNESS and BRANCH against a recount over the counted leaves, deepest nodes first."""
-    nodes, tokens = tree._nodes, tree._tokens
+    nodes, tokens = tree._arrays.nodes, tree._arrays.tokens
     counts: dict[int, tuple[int, int]] = {
-        ~j: (int(j < num_counted), j) for j in range(int(tree._state[core.NUM_LEAVES]))
+        ~j: (int(j < num_counted), j) for j in range(int(tree._arrays.state[core.NUM_LEAVES]))
     }
     deepest_first = sorted(range(1, len(children)), key=lambda node: -int(nodes[node, core.DEPTH]))
     for node in deepest_first:
         depth = int(nodes[node, core.DEPTH])
         counted = [child for child in children[node] if counts[child][0]]
         total = sum(counts[child][0] for child in counted)
-        assert tree._counts[node, core.COUNT] == total, f"count of node {node}"
+        assert tree._arrays.counts[node, core.COUNT] == total, f"count of node {node}"
         if counted:
             latest = max(counts[child][1] for child in counted)
             assert nodes[node, core.WITNESS] == latest, f"latest occurrence of node {node}"
         counts[node] = (total, tree._witness(node))
         ranked = sorted((counts[c], c) for c in counted if tokens[tree._witness(c) + depth] >= 0)[::-1]
         best = [child for _, child in ranked[:MAX_BRANCHES]]
-        stored = tree._counts[node, core.BRANCH :].tolist()
+        stored = tree._arrays.counts[node, core.BRANCH :].tolist()
         assert stored == best + [0] * (MAX_BRANCHES - len(best)), f"branches of node {node}"
 
 
 def _check_match(tree: SuffixTree, tokens: IntArray, state: dict[str, int]) -> None:
     """The active point spells the suffix that the match claims, at its canonical place."""
     node, length = state["ACTIVE_NODE"], state["ACTIVE_LENGTH"]
-    depth = int(tree._nodes[node, core.DEPTH])
+    depth = int(tree._arrays.nodes[node, core.DEPTH])
     assert state["UNLINKED"] == 0, "a suffix link is missing"
     assert depth + length == tree.match_len, "the active point is not at the end of the match"
     match = tokens[len(tokens) - tree.match_len :]
     below = node
     if length:
-        below = int(core.child_of(tree._nodes, tree._table, node, int(match[depth])))
+        below = int(core.child_of(tree._arrays.nodes, tree._arrays.table, node, int(match[depth])))
     assert state["ACTIVE_CHILD"] == (below if length else 0), "the active child is not at the end of the active edge"
     if length:
-        assert below < 0 or tree._nodes[below, core.DEPTH] > depth + length, "the active point is not canonical"
+        assert below < 0 or tree._arrays.nodes[below, core.DEPTH] > depth + length, "the active point is not canonical"
     start = tree._witness(below)
     assert np.array_equal(tokens[start : start + tree.match_len], match), "the active point spells something else"

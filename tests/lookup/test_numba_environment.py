@@ -73,7 +73,7 @@ def run(site: Path, code: str, **extra: str) -> str:
 
 MINI_CORE = """
 from numba import types
-from zerodraft.lookup.runtime.jit import kernel
+from zerodraft.lookup.runtime._jit import kernel
 
 @kernel(types.int64(types.int64))
 def one(x):
@@ -249,7 +249,7 @@ def test_nothing_in_the_cache_is_unpickled_before_it_is_checked(mini_site: Path)
 
 SAID = """
 import logging
-from zerodraft.lookup.runtime import jit as _jit
+from zerodraft.lookup.runtime import _jit as _jit
 _jit.SAY_AFTER = {after}
 """
 
@@ -305,7 +305,7 @@ assert ".pyz" in zerodraft.__file__
 from zerodraft.lookup.policy import priors
 assert len(priors()) == 2
 from importlib.resources import files
-assert files("zerodraft.integrations").joinpath("report.html.j2").read_text("utf-8")
+assert files("zerodraft.integrations.report").joinpath("report.html.j2").read_text("utf-8")
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.lookup.budget import share_budget
+from zerodraft.lookup.serving.budget import share_budget
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft
 from zerodraft.lookup.drafter import Drafter

@@ -1,4 +1,4 @@
-"""How every ``_core`` file compiles: eagerly, cached on disk where that works, and working where it does not."""
+"""How every kernel compiles: eagerly, cached on disk where that works, and working where it does not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-import numpy.ma  # noqa: F401  # numba asks for it at the first array it looks at: in a thread, beside a fork, too late
+import numpy as np
+import numpy.ma  # numba asks for it at the first array it looks at: in a thread, beside a fork, too late
+import numpy.typing as npt
 from numba import njit, types
 from numba.core import config
 from numba.core.caching import (
@@ -29,63 +32,93 @@ from numba.core.caching import (
 
 from zerodraft.lookup.runtime.user_cache import not_kept
 
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-# Argument types of the kernels: contiguous arrays; READ_* also takes read-only arrays (mmap, frozen values).
-I64 = types.Array(types.int64, 1, "C")
-I32 = types.Array(types.int32, 1, "C")
-I32_2D = types.Array(types.int32, 2, "C")
-I64_2D = types.Array(types.int64, 2, "C")
-READ_I32 = types.Array(types.int32, 1, "C", readonly=True)
-READ_I32_2D = types.Array(types.int32, 2, "C", readonly=True)
+# What the parameters of kernels are called: to a reader and to mypy arrays of numpy, to numba contiguous arrays of this
+# type. Read...: read-only ones (mapped files, frozen values) are taken, too.
+Ints = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 1, "C")]
+Ints2D = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 2, "C")]
+Ints3D = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 3, "C")]
+Longs = Annotated[npt.NDArray[np.int64], types.Array(types.int64, 1, "C")]
+Longs2D = Annotated[npt.NDArray[np.int64], types.Array(types.int64, 2, "C")]
+Floats = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 1, "C")]
+Floats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C")]
+ReadInts = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 1, "C", readonly=True)]
+ReadInts2D = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 2, "C", readonly=True)]
+ReadLongs = Annotated[npt.NDArray[np.int64], types.Array(types.int64, 1, "C", readonly=True)]
+ReadBytes = Annotated[npt.NDArray[np.uint8], types.Array(types.uint8, 1, "C", readonly=True)]
+ReadFloats = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 1, "C", readonly=True)]
+ReadFloats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C", readonly=True)]
+Word = Annotated[Any, types.uint64]
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_PLAIN: Final = {int: types.int64, float: types.float64, bool: types.boolean, type(None): types.void}
 SAY_AFTER: Final = 1.0  # seconds of compiling before it is said
 
 
-def kernel(*signatures: Any, nogil: bool = False, uses: tuple[ModuleType, ...] = ()) -> Callable[[Kernel], Kernel]:
-    """Compile a function for exactly these signatures, now, at import: the decorator of every ``_core`` kernel.
+def kernel(function: Kernel) -> Kernel:
+    """Compile a function for the types that its annotations name, now, at import: the decorator of every kernel.
+
+    ``int``, ``float``, ``bool`` and None are int64, float64, boolean and void; ``Ints`` and the other names above are
+    arrays; any other ``Annotated[..., numba type]`` is that type, and a tuple of them a tuple.
 
     Machine code is kept where numba keeps it (``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the file, else the
     user's cache folder; beside the file also read-only). No state of the disk can make the import fail: an unreadable,
     truncated, altered or unwritable cache costs the compilation again, nothing else. Calls with other types raise a
     TypeError instead of compiling a second version in mid-decode. Read-only arrays are refused where
-    the signature does not say ``READ_...``.
+    the annotation does not say ``Read...``.
 
-    The cache notices changes only in the file of the function itself and in those named in ``uses``: a kernel may call
-    kernels and read compile-time constants of these files and no others.
+    A cache is used as long as no kernel file of the package has changed: kernels call each other across files.
 
-    Args:
-        signatures: numba signatures, or strings such as ``"int64(int32[::1], int64)"``.
-        nogil: release the GIL; for bulk builds and batch calls only. A short kernel that gives the GIL away beside a
-            busy Python thread waits for milliseconds to get it back.
-        uses: the modules whose kernels or constants it uses, its own left out.
-
-    >>> @kernel("int64(int64)")
+    >>> @kernel
     ... def double(x: int) -> int:
     ...     return 2 * x
     >>> double(21)
     42
     """
+    return _compiled(function, nogil=False)
 
-    def compile_now(function: Kernel) -> Kernel:
-        dispatcher: Any = njit(nogil=nogil)(function)
-        if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT=1 hands the plain function back
-            return function
-        try:
-            dispatcher._cache = _TolerantCache(function, uses)
-        except (RuntimeError, OSError) as error:  # no place at all: a frozen program, a zip file without HOME
-            _log.info("no cache for %s: %s", function.__qualname__, error)
-            dispatcher._cache = _NoCache()
-            not_kept(error)
-        for signature in signatures:
-            dispatcher.compile(signature)
-        dispatcher.disable_compile()
-        compiled: Kernel = dispatcher
-        return compiled
 
-    return compile_now
+def bulk_kernel(function: Kernel) -> Kernel:
+    """As ``kernel``, without the GIL, for long builds only.
+
+    A short kernel that gives the GIL away beside a busy Python thread waits for milliseconds to get it back.
+    """
+    return _compiled(function, nogil=True)
+
+
+def _compiled(function: Kernel, nogil: bool) -> Kernel:
+    dispatcher: Any = njit(nogil=nogil)(function)
+    if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT=1 hands the plain function back
+        return function
+    try:
+        dispatcher._cache = _TolerantCache(function)
+    except (RuntimeError, OSError) as error:  # no place at all: a frozen program, a zip file without HOME
+        _log.info("no cache for %s: %s", function.__qualname__, error)
+        dispatcher._cache = _NoCache()
+        not_kept(error)
+    dispatcher.compile(_signature(function))
+    dispatcher.disable_compile()
+    compiled: Kernel = dispatcher
+    return compiled
+
+
+def _signature(function: Callable[..., Any]) -> Any:
+    hints = get_type_hints(function, include_extras=True)
+    returned = _type_of(hints.pop("return"))
+    return returned(*map(_type_of, hints.values()))
+
+
+def _type_of(hint: Any) -> Any:
+    if get_origin(hint) is Annotated:
+        return hint.__metadata__[0]
+    if get_origin(hint) is tuple:
+        return types.Tuple([_type_of(part) for part in get_args(hint)])
+    return _PLAIN[hint]
 
 
 def direct(of: Kernel) -> Kernel:
@@ -94,7 +127,7 @@ def direct(of: Kernel) -> Kernel:
     A call costs some 30 ns per array less, a third of what a short kernel takes. For arrays that are the caller's own,
     so of the right types and contiguous: nothing checks that. Kernels call each other as they are.
 
-    >>> @kernel("int64(int64)")
+    >>> @kernel
     ... def double(x: int) -> int:
     ...     return 2 * x
     >>> direct(double)(21)
@@ -194,10 +227,9 @@ class _TolerantCache(FunctionCache):  # type: ignore[misc]
 
     _impl_class = _CacheImpl
 
-    def __init__(self, function: Callable[..., Any], uses: tuple[ModuleType, ...]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        name = f"{function.__module__}.{function.__qualname__}"
-        stamp = (name, self._impl.locator.get_source_stamp(), *map(_digest_of, uses))
+        stamp = (f"{function.__module__}.{function.__qualname__}", _dev_stamp(function.__module__))
         self._cache_file = _BoundFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -251,6 +283,26 @@ compilations: Final = Compilations()
 
 
 @functools.cache
+def _room_stamp() -> str:
+    """Digest of all kernel files, those of the package called ``_*.py``, in a folder or a zip file; "" where none are."""
+    digest = hashlib.sha256()
+    try:
+        for file in sorted(_kernel_files(files(__package__.rpartition(".")[0])), key=str):
+            digest.update(file.read_bytes())
+    except (OSError, TypeError, ModuleNotFoundError):  # a frozen program
+        return ""
+    return digest.hexdigest()
+
+
+def _kernel_files(folder: Traversable) -> Iterator[Traversable]:
+    for entry in folder.iterdir():
+        if entry.name.startswith("_") and entry.name.endswith(".py") and entry.name != "__init__.py":
+            yield entry
+        elif not entry.name.startswith("_") and entry.is_dir():
+            yield from _kernel_files(entry)
+
+
+@functools.cache
 def _digest_of(module: ModuleType) -> str:
     """Digest of a module's source, wherever it comes from: a folder or a zip file; "" where there is none."""
     loader, file = module.__loader__, module.__file__
@@ -258,3 +310,23 @@ def _digest_of(module: ModuleType) -> str:
         return hashlib.sha256(loader.get_data(file)).hexdigest()  # type: ignore[union-attr]
     except (OSError, AttributeError, TypeError):  # a frozen program
         return ""
+
+
+@functools.cache
+def _dev_stamp(name: str) -> str:  # DEV ONLY
+    import re
+
+    seen, todo = {}, [name]
+    while todo:
+        module = todo.pop()
+        if module in seen or module not in sys.modules or not module.startswith("zerodraft") or "._" not in module or module.endswith("_jit"):
+            continue
+        source = Path(sys.modules[module].__file__).read_text()
+        seen[module] = source
+        todo += [
+            a + "." + b.split(" as ")[0].strip()
+            for a, bs in re.findall(r"^from (zerodraft\S*) import ([^(\n]+)", source, re.M)
+            for b in bs.split(",")
+        ]
+        todo += re.findall(r"^from (zerodraft\S*) import", source, re.M)
+    return hashlib.sha256("".join(seen[k] for k in sorted(seen)).encode()).hexdigest()

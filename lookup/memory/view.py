@@ -1,0 +1,39 @@
+"""MemoryView: the segments of one namespace as kernels read them, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from zerodraft.lookup.memory._stored import SEGMENT
+from zerodraft.lookup.memory.segment import Segment
+from zerodraft.lookup.runtime._address import address_of
+
+
+class MemoryView:
+    """Records of the segments, oldest first, and the arrays that these point to, kept alive. Never changed.
+
+    Attributes:
+        segments: (n,), the segments.
+        records: record array (n,) of ``_stored.SEGMENT``.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments: Final = tuple(segments)
+        self.records: Final = np.zeros(len(segments), SEGMENT)
+        self._arrays: Final = [(segment.index.arrays, segment.blocks) for segment in segments]
+        for record, segment, (arrays, blocks) in zip(self.records, segments, self._arrays):
+            record.serial, record.length, record.floor = segment.serial, len(segment.index), segment.floor
+            record.tokens, record.links_1, record.links_n, record.heads_1, record.heads_n = map(address_of, arrays)
+            record.slots_1, record.slots_n = len(arrays.heads_1), len(arrays.heads_n)
+            record.checked, record.num_blocks = address_of(blocks.checked), len(blocks.checked)
+            record.bases, record.shift = blocks.bases, blocks.shift
+
+    def segment_of(self, serial: int) -> Segment:
+        """The segment of this serial number."""
+        return next(segment for segment in self.segments if segment.serial == serial)
+
+
+NOTHING: Final = MemoryView(())

@@ -1,0 +1,1 @@
+"""One request: its state, and what a step does with it."""

@@ -1,0 +1,30 @@
+"""new_states: the state of requests before their first step, under the policy and memory of a drafter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup.policy import priors
+from zerodraft.lookup.session._state import NUM_KINDS, PACE_COST, PACE_TOKENS, STATE
+
+if TYPE_CHECKING:
+    from zerodraft.lookup.drafter import Drafter
+
+
+def new_states(count: int, drafter: Drafter) -> npt.NDArray[np.void]:
+    """A record array (count,) of ``_state.STATE``. What was learned from one request never reaches another."""
+    policy, memory, beliefs = drafter.policy, drafter.memory, priors()[1]
+    assert len(beliefs) == NUM_KINDS, "priors.json and _state.NUM_KINDS differ"
+    states = np.zeros(count, STATE)
+    states["min_match"], states["max_match"] = policy.prompt_lookup_min, policy.prompt_lookup_max
+    states["max_copies"] = policy.max_branches
+    states["best"]["length"] = states["going"]["length"] = states["stored"]["pointer"] = -1
+    states["beliefs"] = beliefs
+    states["pace_tokens"], states["pace_cost"] = PACE_TOKENS, PACE_COST
+    if memory is not None:
+        states["stored"]["min_match"] = max(policy.prompt_lookup_min, memory.min_match_len)
+        states["stored"]["min_prob"] = memory.min_prob
+    return states

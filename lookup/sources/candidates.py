@@ -1,0 +1,150 @@
+"""Candidates: what the sources of one session propose at one step, on its way to the merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from zerodraft.lookup import _merge as core
+from zerodraft.lookup._block import CUSTOM, MATCH, NUM_ROWS, ORIGIN, PARENT, PRICE, PROB, SOURCE, TOKEN, WINDOW
+from zerodraft.lookup._prices import TableArrays
+from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
+from zerodraft.lookup.runtime._jit import direct
+
+Numbers = Sequence[float] | npt.NDArray[np.floating]
+MAX_PARTS: Final = 64  # proposals of one step
+_join, _pick = direct(core.join), direct(core.pick)
+_FLOAT32: Final = np.dtype(np.float32)
+
+
+class Candidates:
+    """The proposals of one step: sources add to them, the session merges them.
+
+    Attributes:
+        text: int32 (n,), the session's text so far: prediction, a barrier (-1), prompt, output. Valid during the step.
+        max_nodes, max_depth: upper bounds on the nodes of the draft and on their depth.
+        price: what an accepted token is worth where nothing else is known: what the last tokens of this request cost
+            each, in forwards over one position; at most 1.
+        tables: what forwards cost (``costs[r]``: over r positions), and what copies are believed to be worth.
+        tree: int32 (NUM_ROWS, capacity), once all have proposed: one tree of all proposals, in its first ``num_nodes``
+            columns, with room for ``max_nodes`` more.
+    """
+
+    def __init__(self, text: IntArray, max_nodes: int, max_depth: int, price: float, tables: TableArrays) -> None:
+        self.text, self.max_nodes, self.max_depth, self.price, self.tables = text, max_nodes, max_depth, price, tables
+        self.tree, self.num_nodes = np.empty((NUM_ROWS, 0), np.int32), 0
+        self._parts: list[IntArray] = []
+        self._ends = np.zeros(MAX_PARTS + 1, np.int64)
+        self._num_parts = 0
+        self._riders: tuple[Sequence[int], Sequence[int], float] = (), (), 0.0
+
+    @property
+    def num_parts(self) -> int:
+        """Proposals so far."""
+        return len(self._parts)
+
+    @property
+    def first_prob(self) -> float:
+        """Probability of the tree's first token, 0 where there is none."""
+        return float(self.tree[PROB].view(_FLOAT32)[0]) if self.num_nodes else 0.0
+
+    def add(
+        self,
+        token_ids: Sequence[int] | npt.NDArray[np.integer],
+        parents: Sequence[int] | npt.NDArray[np.integer] | None = None,
+        *,
+        probs: Numbers,
+        prices: Numbers | float | None = None,
+        match_len: int = 0,
+        source: int = CUSTOM,
+    ) -> None:
+        """Propose nodes, in the order in which they are to be taken: parents first, worth falling.
+
+        Args:
+            token_ids: (n,) ids.
+            parents: (n,) as in a ``Draft``; None: a chain.
+            probs: (n,) probability that each node is reached and right, never above its parent's.
+            prices: (n,) forwards that are saved by having a node's token, or one number for all; None: ``price``.
+            match_len: length of the match that is continued, if there is one.
+            source: one of ``draft.SOURCE_NAMES`` by number.
+
+        Raises:
+            ValueError: ids that are none, arrays of other lengths than ``token_ids``, or what is no tree.
+        """
+        ids = as_token_ids(token_ids, "token_ids")
+        part = np.empty((NUM_ROWS, len(ids)), np.int32)
+        part[TOKEN], part[MATCH], part[ORIGIN], part[SOURCE] = ids, match_len, -1, source
+        part[PARENT] = np.arange(-1, len(ids) - 1) if parents is None else parents
+        part[PROB].view(_FLOAT32)[:] = probs
+        part[PRICE].view(_FLOAT32)[:] = self.price if prices is None else prices
+        if parents is not None:
+            Draft.from_block(part).check()
+        self.add_part(part)
+
+    def add_part(self, part: IntArray) -> None:
+        """``add`` for a block, int32 (NUM_ROWS, n), that is made as it should be."""
+        if part.shape[1] and len(self._parts) < MAX_PARTS - 2:
+            self._parts.append(part)
+
+    def ride_along(self, token_ids: Sequence[int], parents: Sequence[int], worth: float) -> None:
+        """Have nodes computed behind the draft that are never accepted: all of them, if they cost at most ``worth``.
+
+        ``parents`` count from 0 at the first of them; -1 is the root.
+        """
+        self._riders = token_ids, parents, worth
+
+    def block(self, num_nodes: int) -> tuple[IntArray, npt.NDArray[np.int64], int]:
+        """All parts side by side with room for ``num_nodes`` nodes more, where the parts end, and how many they are."""
+        sizes = [part.shape[1] for part in self._parts]
+        block = np.empty((NUM_ROWS, sum(sizes) + num_nodes), np.int32)
+        if sizes:
+            np.concatenate(self._parts, axis=1, out=block[:, : sum(sizes)])
+            self._ends[: len(sizes)] = np.cumsum(sizes)
+        return block, self._ends, len(sizes)
+
+    def join(self, block: IntArray, num_parts: int) -> None:
+        """Make ``tree`` of the first ``num_parts`` parts of a block."""
+        total = int(self._ends[num_parts - 1]) if num_parts else 0
+        self.tree = np.empty((NUM_ROWS, total + self.max_nodes), np.int32)
+        ends = np.zeros(MAX_PARTS + 1, np.int64)
+        self.num_nodes = _join(block, self._ends, num_parts, self.tree, ends) if num_parts else 0
+        self._ends, self._num_parts = ends, num_parts
+
+    def grown(self, num_nodes: int) -> None:
+        """The tree has so many nodes now: the new ones are a part of their own, in the order to take them."""
+        if num_nodes > self.num_nodes:
+            self._ends[self._num_parts] = self.num_nodes = num_nodes
+            self._num_parts += 1
+
+    def picked(self, states: Any, most: int) -> tuple[IntArray, int]:
+        """The nodes that pay, ``most`` of them at most: (block, number of nodes)."""
+        room = max(0, min(most, len(self.tables.costs) - 2))
+        block, n = np.empty((NUM_ROWS, room), np.int32), 0
+        if self.num_nodes:
+            n = _pick(self.tree, self._ends, self._num_parts, room, self.tables.costs, states, block)
+        return block, n
+
+    def draft(self, states: Any) -> Draft:
+        """The nodes that pay, and behind them those that ride along."""
+        ids, parents, worth = self._riders
+        block, n = self.picked(states, self.max_nodes - len(ids))
+        draft, costs = Draft.from_block(block[:, :n]), self.tables.costs
+        if not ids or costs[1 + n + len(ids)] - costs[1 + n] > worth:
+            return draft
+        return _with_riders(draft, ids, [parent + n if parent >= 0 else -1 for parent in parents])
+
+
+def _with_riders(draft: Draft, ids: Sequence[int], parents: Sequence[int]) -> Draft:
+    """The draft with these nodes behind its own, not to be verified."""
+    n, count = len(draft), len(ids)
+    block = np.zeros((NUM_ROWS, n + count), np.int32)
+    block[TOKEN], block[PARENT] = (*draft.token_ids, *ids), (*draft.parents, *parents)
+    block[PROB, :n], block[MATCH, :n] = draft.probs.view(np.int32), draft.match_len
+    block[ORIGIN], block[SOURCE] = -1, WINDOW
+    block[ORIGIN, :n], block[SOURCE, :n] = draft.origin, draft.source
+    whole = Draft.from_block(block)
+    whole.verify[n:] = False
+    return whole
