@@ -6,19 +6,26 @@ parents first, worth falling. ``ends`` says where the parts end. A node is worth
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from zerodraft.lookup._block import NUM_ROWS, ORIGIN, PARENT, PRICE, PROB, TOKEN
 from zerodraft.lookup.copy._copies import WORTH_FACTOR
 from zerodraft.lookup.runtime._jit import Ints, Ints2D, Longs, ReadFloats, ReadInts2D, kernel
-from zerodraft.lookup.session._state import State, States
+from zerodraft.lookup.session._state import State
 
 SURE: Final = 0.9  # where the first token of a draft is that likely, nobody else is asked: it would not pay
 MIN_PROB: Final = 0.002  # a node less likely than this is never drafted
 MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
 MIN_RATE: Final = 1.05  # where no draft pays by price, one is taken if it brings more than this many tokens per cost
+
+
+class Parts(NamedTuple):
+    """A block, and where the parts of it end that sources have written."""
+
+    block: Ints2D
+    ends: Longs
 
 
 @kernel
@@ -64,11 +71,11 @@ def insert(block: ReadInts2D, first: int, end: int, tree: Ints2D, num_held: int,
 
 
 @kernel
-def join(block: ReadInts2D, ends: Longs, num_parts: int, tree: Ints2D, tree_ends: Longs) -> int:
+def join(parts: Parts, num_parts: int, tree: Parts) -> int:
     """Make one tree of the parts, those first that are the surest of their first token; return its number of nodes."""
+    block, ends = parts
     place, is_in = np.empty(ends[num_parts - 1], np.int64), np.zeros(num_parts, np.bool_)
-    probs = block[PROB].view(np.float32)
-    n = 0
+    probs, n = block[PROB].view(np.float32), 0
     for part in range(num_parts):
         best = -1
         for other in range(num_parts):
@@ -76,15 +83,16 @@ def join(block: ReadInts2D, ends: Longs, num_parts: int, tree: Ints2D, tree_ends
             if not is_in[other] and (best < 0 or probs[first] > probs[ends[best - 1] if best else 0]):
                 best = other
         is_in[best] = True
-        n = insert(block, ends[best - 1] if best else 0, ends[best], tree, n, place)
-        tree_ends[part] = n
+        n = insert(block, ends[best - 1] if best else 0, ends[best], tree.block, n, place)
+        tree.ends[part] = n
     return n
 
 
 @kernel
-def order(tree: ReadInts2D, ends: Longs, num_parts: int, max_nodes: int, out: Ints2D) -> int:
+def order(tree: Parts, num_parts: int, max_nodes: int, out: Ints2D) -> int:
     """Copy a tree's nodes by worth, parents first, into ``out``; return how many."""
-    probs, prices, out_probs = tree[PROB].view(np.float32), tree[PRICE].view(np.float32), out[PROB].view(np.float32)
+    block, ends = tree
+    probs, prices, out_probs = block[PROB].view(np.float32), block[PRICE].view(np.float32), out[PROB].view(np.float32)
     place, heads = np.full(ends[num_parts - 1], -1, np.int64), np.zeros(num_parts, np.int64)
     heads[1:] = ends[: num_parts - 1]
     n = 0
@@ -97,7 +105,7 @@ def order(tree: ReadInts2D, ends: Longs, num_parts: int, max_nodes: int, out: In
             heads[part] = node
             if node == ends[part] or (best >= 0 and probs[node] * prices[node] <= worth):
                 continue
-            parent = tree[PARENT, node]
+            parent = block[PARENT, node]
             if parent < 0 or place[parent] >= 0:
                 best, worth = part, np.float64(probs[node] * prices[node])
         if best < 0:
@@ -106,8 +114,8 @@ def order(tree: ReadInts2D, ends: Longs, num_parts: int, max_nodes: int, out: In
         heads[best] += 1
         place[node] = n
         for row in range(NUM_ROWS):
-            out[row, n] = tree[row, node]
-        out[PARENT, n] = place[tree[PARENT, node]] if tree[PARENT, node] >= 0 else -1
+            out[row, n] = block[row, node]
+        out[PARENT, n] = place[block[PARENT, node]] if block[PARENT, node] >= 0 else -1
         out_probs[n] = probs[node]
         n += 1
     return n
@@ -143,24 +151,23 @@ def affordable(block: ReadInts2D, num_nodes: int, costs: ReadFloats, state: Stat
 
 
 @kernel
-def choose(block: Ints2D, ends: Longs, num_parts: int, max_nodes: int, costs: ReadFloats, state: State) -> int:
-    """Leave the nodes that pay in the first columns of the block; return how many. Parts that are empty are left out."""
+def choose(parts: Parts, num_parts: int, max_nodes: int, costs: ReadFloats, state: State) -> int:
+    """Leave the nodes that pay in the first columns of the block; return how many."""
+    block, ends = parts
+    max_nodes = min(max_nodes, len(costs) - 2)
     if num_parts == 0:
         return 0
-    max_nodes = min(max_nodes, len(costs) - 2)
     if num_parts == 1:
         return affordable(block, min(max_nodes, ends[0]), costs, state)
-    tree, tree_ends = np.empty((NUM_ROWS, ends[num_parts - 1]), np.int32), np.empty(num_parts, np.int64)
-    join(block, ends, num_parts, tree, tree_ends)
-    return affordable(block, order(tree, tree_ends, num_parts, max_nodes, block), costs, state)
+    tree = Parts(np.empty((NUM_ROWS, ends[num_parts - 1]), np.int32), np.empty(num_parts, np.int64))
+    join(parts, num_parts, tree)
+    return affordable(block, order(tree, num_parts, max_nodes, block), costs, state)
 
 
 @kernel
-def pick(
-    tree: ReadInts2D, ends: Longs, num_parts: int, max_nodes: int, costs: ReadFloats, states: States, out: Ints2D
-) -> int:
+def pick(tree: Parts, num_parts: int, max_nodes: int, costs: ReadFloats, states: list[State], out: Ints2D) -> int:
     """For Python: copy the nodes of a tree that pay into ``out``; return how many."""
-    return affordable(out, order(tree, ends, num_parts, max_nodes, out), costs, states[0])
+    return affordable(out, order(tree, num_parts, max_nodes, out), costs, states[0])
 
 
 @kernel

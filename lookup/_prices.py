@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numba import types
 
 from zerodraft.lookup.runtime._jit import Floats, Floats2D, ReadFloats, ReadFloats2D, kernel
 
 
-class TableArrays(NamedTuple):
+class Tables(NamedTuple):
     """What drafting looks up; read-only.
 
     Attributes:
@@ -22,15 +20,10 @@ class TableArrays(NamedTuple):
         slopes: float64 (rows,). slopes[r]: the least that each further position costs, on average, from r on.
     """
 
-    breaks: npt.NDArray[np.float64]
-    prices: npt.NDArray[np.float64]
-    costs: npt.NDArray[np.float64]
-    slopes: npt.NDArray[np.float64]
-
-
-_ONE = types.Array(types.float64, 1, "C", readonly=True)
-_TWO = types.Array(types.float64, 2, "C", readonly=True)
-Tables = Annotated[TableArrays, types.NamedTuple([_TWO, _TWO, _ONE, _ONE], TableArrays)]
+    breaks: ReadFloats2D
+    prices: ReadFloats2D
+    costs: ReadFloats
+    slopes: ReadFloats
 
 
 @kernel

@@ -15,7 +15,7 @@ from zerodraft.lookup.checks import int_in, shown
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 
 if TYPE_CHECKING:
-    from zerodraft.lookup._prices import TableArrays
+    from zerodraft.lookup._prices import Tables
 
 MAX_DRAFT_TOKENS: Final = 4096
 MAX_LOOKUP: Final = 4096
@@ -87,7 +87,7 @@ class DraftPolicy:
         batch = self.max_batch_tokens
         return self.max_draft_tokens if batch is None else min(self.max_draft_tokens, batch)
 
-    def tables(self, num_rows: int = 1, context: int = 0) -> TableArrays:
+    def tables(self, num_rows: int = 1, context: int = 0) -> Tables:
         """What the adaptive rule looks up; solved once per process for each curve, cap, power of two of rows and of
         context (milliseconds), then found in a nanosecond-cheap cache."""
         int_in("num_rows", num_rows, 1, MAX_ROWS)
@@ -110,7 +110,7 @@ def priors() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 
 @functools.lru_cache(maxsize=256)
-def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> TableArrays:
+def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Tables:
     from zerodraft.lookup import _prices as core  # compiles on import: only sessions need it
 
     breaks, _ = priors()
@@ -119,7 +119,7 @@ def _tables(curve: CostCurve, max_nodes: int, num_rows: int, context: int) -> Ta
     core.find_slopes(costs, slopes)
     prices = np.zeros_like(breaks)
     core.solve_prices(breaks, costs, max_nodes, prices)
-    return core.TableArrays(breaks, _frozen(prices), _frozen(costs), _frozen(slopes))
+    return core.Tables(breaks, _frozen(prices), _frozen(costs), _frozen(slopes))
 
 
 def _frozen(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

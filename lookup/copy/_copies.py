@@ -1,23 +1,32 @@
 """Kernels of copying: where the text may be copied on from, the nodes that such copies draft, what an outcome teaches.
 
 Beside the state of a session and the tables of ``_prices`` they work on two arrays of their own, for one proposal:
-    branches  a record BRANCH for each copy that is drafted side by side.
+    branches  a record dtype_of(Branch) for each copy that is drafted side by side.
     stakes    float64 (MAX_COPIES, 2 + kinds): probability and worth of a branch's next node, then its probability in
               text of each of the kinds that are believed in.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Final
 
 import numpy as np
-from numba import from_dtype, types
 
 from zerodraft.lookup._block import CONTEXT, MATCH, ORIGIN, PARENT, PREDICTION, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup._prices import Tables
 from zerodraft.lookup.copy import _replaced as replacing
 from zerodraft.lookup.copy._text import ORDER, SCORE_CAP, WINDOW, Text, beats, match_length
-from zerodraft.lookup.runtime._jit import Floats, Floats2D, Ints2D, Longs, ReadFloats2D, ReadInts, kernel
+from zerodraft.lookup.runtime._jit import (
+    Floats,
+    Floats2D,
+    Ints2D,
+    Longs,
+    ReadFloats2D,
+    ReadInts,
+    dtype_of,
+    kernel,
+    record,
+)
 from zerodraft.lookup.session._state import State
 
 LIMIT: Final = 32  # of the newest occurrences in each hash chain are considered, beside those within WINDOW
@@ -35,23 +44,23 @@ WORTH_FACTOR: Final = 1.1  # drafting slightly too much costs less than slightly
 MAX_DOUBT: Final = 6.0  # a kind this far below the best in log weight is ignored, but falls no further: text changes
 
 CHANCE, WORTH, BY_KIND = range(3)  # columns of stakes
-BRANCH: Final = np.dtype(
-    (
-        np.record,
-        [
-            ("at", "i8"),  # where the copy starts
-            ("cursor", "i8"),  # where it stands in the source
-            ("left", "i8"),  # tokens of a replacement that it is still to draft
-            ("back", "i8"),  # where in the source it goes on after those
-            ("seen", "i8"),  # where a replacement was considered last
-            ("tip", "i8"),  # its last node
-            ("depth", "i8"),
-            ("match", "i8"),
-        ],
-    )
-)
-Branch = Annotated[Any, from_dtype(BRANCH)]
-Branches = Annotated[Any, types.Array(from_dtype(BRANCH), 1, "C")]
+
+
+@record
+class Branch:
+    """A copy that is drafted side by side with others."""
+
+    at: int  # where the copy starts
+    cursor: int  # where it stands in the source
+    left: int  # tokens of a replacement that it is still to draft
+    back: int  # where in the source it goes on after those
+    seen: int  # where a replacement was considered last
+    tip: int  # its last node
+    depth: int
+    match: int
+
+
+BRANCH: Final = dtype_of(Branch)
 
 
 @kernel
@@ -211,7 +220,7 @@ def open_branches(
     tables: Tables,
     kinds: Longs,
     shares: Floats,
-    branches: Branches,
+    branches: list[Branch],
     stakes: Floats2D,
 ) -> None:
     """Make a branch of every copy that was found, best first; ``shares`` is used up."""
@@ -267,7 +276,7 @@ def fork(
     n: int,
     j: int,
     found: int,
-    branches: Branches,
+    branches: list[Branch],
     stakes: Floats2D,
 ) -> int:
     """Draft both where branch ``j`` stands before tokens that were replaced before; return how many branches there are.

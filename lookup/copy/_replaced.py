@@ -7,12 +7,11 @@ counted (``_copies.learn``). Old and new tokens are at least one each, and the f
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import numpy as np
-from numba import from_dtype
 
-from zerodraft.lookup.runtime._jit import ReadInts, kernel
+from zerodraft.lookup.runtime._jit import Longs, ReadInts, kernel, record
 
 NUM_KEPT: Final = 16
 SYNC: Final = 2  # equal tokens that end a site
@@ -26,37 +25,32 @@ DOUBT: Final = 4.0  # what a miss weighs against a hit
 HITS_BEFORE: Final = (0.6, 1.6)
 MISSES_BEFORE: Final = (1.4, 0.4)
 
-KEPT: Final = np.dtype(
-    (
-        np.record,
-        [
-            ("old_at", "i8"),  # where the old tokens lie in the text, and how many they are
-            ("old_len", "i8"),
-            ("new_at", "i8"),
-            ("new_len", "i8"),
-            ("hits", "i8"),  # how often a copy that met the old ones went on with the new ones
-            ("misses", "i8"),  # and with the old ones
-        ],
-    )
-)
-REPLACED: Final = np.dtype(
-    (
-        np.record,
-        [
-            ("source", "i8"),  # the site that is watched until source and text agree again: where the copy broke
-            ("output", "i8"),  # and where the text went on; 0: none is watched
-            ("count", "i8"),  # replacements ever kept
-            ("firsts", "i8"),  # a bit for each first old token of theirs, modulo 64
-            ("kept", KEPT, (NUM_KEPT,)),  # a ring
-            # Of all of them, when their old tokens were met for the first time: after another token than at the site,
-            # and after the same.
-            ("first_hits", "i8", (2,)),
-            ("first_misses", "i8", (2,)),
-        ],
-    )
-)
-Kept = Annotated[Any, from_dtype(KEPT)]
-Replaced = Annotated[Any, from_dtype(REPLACED)]
+
+@record
+class Kept:
+    """A replacement."""
+
+    old_at: int  # where the old tokens lie in the text, and how many they are
+    old_len: int
+    new_at: int
+    new_len: int
+    hits: int  # how often a copy that met the old ones went on with the new ones
+    misses: int  # and with the old ones
+
+
+@record
+class Replaced:
+    """What an edit replaced so far."""
+
+    source: int  # the site that is watched until source and text agree again: where the copy broke
+    output: int  # and where the text went on; 0: none is watched
+    count: int  # replacements ever kept
+    firsts: int  # a bit for each first old token of theirs, modulo 64
+    kept: Annotated[list[Kept], Kept, (NUM_KEPT,)]  # a ring
+    # Of all of them, when their old tokens were met for the first time: after another token than at the site,
+    # and after the same.
+    first_hits: Annotated[Longs, int, (2,)]
+    first_misses: Annotated[Longs, int, (2,)]
 
 
 @kernel

@@ -7,18 +7,17 @@ A ``Text`` is five int32 arrays, grown by their owner:
                            no hashing.
     heads_1, heads_n       open-addressing tables (power-of-two size, -1: free) from a token or an ORDER-gram to the
                            newest position where it ended. The key is not stored: it is read from the arena.
-and a record ``META`` of what is in them. Chains never hold a false match: equal keys share a slot, and different keys
+and a ``Meta`` of what is in them. Chains never hold a false match: equal keys share a slot, and different keys
 never do.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
 
-from zerodraft.lookup.runtime._jit import Ints, Ints2D, ReadInts, Word, bulk_kernel, kernel
+from zerodraft.lookup.runtime._jit import Ints, Ints2D, ReadInts, Word, bulk_kernel, kernel, record
 
 ORDER: Final = 4  # length of the long n-gram whose occurrences are chained
 BARRIER: Final = -1
@@ -26,20 +25,18 @@ SCORE_CAP: Final = 32  # a longer match is no better evidence: nearness to the c
 WINDOW: Final = 128  # every position this close to the copy pointer is considered
 MAX_MATCH: Final = 4096  # no match is measured that is longer
 
-META: Final = np.dtype(
-    (
-        np.record,
-        [
-            ("length", "i8"),  # tokens in the arena, barriers included
-            ("used_1", "i8"),  # occupied slots of heads_1
-            ("used_n", "i8"),
-            ("run", "i8"),  # tokens since the last barrier
-        ],
-    )
-)
+
+@record
+class Meta:
+    """What is in the arrays of a text."""
+
+    length: int  # tokens in the arena, barriers included
+    used_1: int  # occupied slots of heads_1
+    used_n: int
+    run: int  # tokens since the last barrier
 
 
-class TextArrays(NamedTuple):
+class Text(NamedTuple):
     """The arrays of one text, as the docstring of this file says."""
 
     tokens: Ints
@@ -48,10 +45,6 @@ class TextArrays(NamedTuple):
     heads_1: Ints
     heads_n: Ints
 
-
-Text = Annotated[TextArrays, types.NamedUniTuple(types.Array(types.int32, 1, "C"), 5, TextArrays)]
-Meta = Annotated[Any, from_dtype(META)]
-Metas = Annotated[Any, types.Array(from_dtype(META), 1, "C")]
 
 # The hash functions are part of the file format of the memory: a change needs a new version there.
 # Positions are used as unsigned numbers in the hot loops: numba then leaves out the test for Python's negative indices,
@@ -132,13 +125,13 @@ def extend(ids: ReadInts, start: int, text: Text, meta: Meta) -> int:
 
 
 @kernel
-def append(ids: ReadInts, start: int, text: Text, metas: Metas) -> int:
+def append(ids: ReadInts, start: int, text: Text, metas: list[Meta]) -> int:
     """``extend`` for Python."""
     return extend(ids, start, text, metas[0])
 
 
 @bulk_kernel
-def append_bulk(ids: ReadInts, start: int, text: Text, metas: Metas) -> int:
+def append_bulk(ids: ReadInts, start: int, text: Text, metas: list[Meta]) -> int:
     """``append`` without the GIL, for long texts: other threads go on while a prompt is indexed."""
     return extend(ids, start, text, metas[0])
 
@@ -216,7 +209,7 @@ def same_end(tokens: ReadInts, a: int, b: int, order: int) -> bool:
 
 
 @kernel
-def count_faults(text: Text, metas: Metas) -> int:
+def count_faults(text: Text, metas: list[Meta]) -> int:
     """Recount everything from the arena alone; return the number of contradictions."""
     faults, run, meta = 0, 0, metas[0]
     for at in range(meta.length):

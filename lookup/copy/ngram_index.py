@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from zerodraft.lookup.checks import int_in
 from zerodraft.lookup.copy import _text as core
-from zerodraft.lookup.copy._text import TextArrays
+from zerodraft.lookup.copy._text import Text
 from zerodraft.lookup.draft import MAX_TOKEN_ID, IntArray, as_token_ids
-from zerodraft.lookup.runtime._jit import direct
+from zerodraft.lookup.runtime._jit import direct, dtype_of
 
 _MAX_LENGTH: Final = 2**31 - 2**20  # positions are int32
 BULK: Final = 1 << 15  # from here on a text is indexed without the GIL; getting it back can take milliseconds
@@ -47,15 +47,15 @@ class NgramIndex:
     __slots__ = ("_meta", "_one", "arrays")
 
     def __init__(self, meta: Any = None) -> None:
-        """Start empty. ``meta``: a record array (1,) of ``_text.META``, zero, to count in; None: one of its own."""
+        """Start empty. ``meta``: a record array (1,) of ``_text.Meta``, zero, to count in; None: one of its own."""
         self._one = np.zeros(1, np.int32)  # a single new token on its way into the arena
         tokens, links_1, links_n = (np.empty(_FIRST, np.int32) for _ in range(3))
         heads_1, heads_n = (np.full(_FIRST, -1, np.int32) for _ in range(2))
-        self.arrays = TextArrays(tokens, links_1, links_n, heads_1, heads_n)
-        self._meta = np.zeros(1, core.META) if meta is None else meta
+        self.arrays = Text(tokens, links_1, links_n, heads_1, heads_n)
+        self._meta = np.zeros(1, dtype_of(core.Meta)) if meta is None else meta
 
     @classmethod
-    def over(cls, arrays: TextArrays, used: tuple[int, int]) -> NgramIndex:
+    def over(cls, arrays: Text, used: tuple[int, int]) -> NgramIndex:
         """An index that reads these arrays, as saved by another; read-only ones (a mapped file) are never written.
 
         Args:
@@ -148,7 +148,7 @@ class NgramIndex:
         used_1, used_n = self.used
         heads_1 = _rehashed(tokens, False, heads_1, used_1 + num_grams)
         heads_n = _rehashed(tokens, True, heads_n, used_n + num_grams)
-        self.arrays = TextArrays(tokens, links_1, links_n, heads_1, heads_n)
+        self.arrays = Text(tokens, links_1, links_n, heads_1, heads_n)
 
     def _append(self, ids: IntArray) -> None:
         done, append = 0, _append if len(ids) < BULK else _append_bulk

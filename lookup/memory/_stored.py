@@ -1,24 +1,24 @@
 """Kernels that draft from texts of earlier requests, which lie in segments of their own, some of them in files.
 
-A ``SEGMENT`` record says where the arrays of one segment lie: those of a ``Text``, and which blocks of its file have
-been checked. Segments are handed over by address, since their number changes; whoever makes the records keeps the
+A ``Segment`` says where the arrays of one segment lie: those of a ``Text``, and which blocks of its file have
+been checked. list[Segment] are handed over by address, since their number changes; whoever makes the records keeps the
 arrays (``view.py``). Files are not trusted: every number that is read from an arena is checked before it is used as an
 index, and where a block was not checked yet the kernel stops and names it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import numpy as np
-from numba import carray, from_dtype, types
+from numba import carray
 
 from zerodraft.lookup._block import MATCH, MEMORY, ORIGIN, PARENT, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup._prices import Tables
 from zerodraft.lookup.copy._copies import believed, doubt, settle
 from zerodraft.lookup.copy._text import MAX_MATCH, ORDER, SCORE_CAP, WINDOW, beats, hash_1, hash_n, match_length
 from zerodraft.lookup.runtime._address import at
-from zerodraft.lookup.runtime._jit import Floats, Ints2D, Longs, ReadInts, kernel
+from zerodraft.lookup.runtime._jit import Floats, Ints2D, Longs, ReadInts, kernel, record
 from zerodraft.lookup.session._state import State
 
 LIMIT: Final = 8  # newest occurrences considered in each hash chain; 32 found no better ones in replays
@@ -26,29 +26,27 @@ FAR: Final = 1 << 20  # the distance of everything where there is no copy pointe
 MAX_PROBES: Final = 4096  # looking up a key in a stranger's table ends; three quarters full, none needs so many
 MAX_CHAIN: Final = 4096
 
-SEGMENT: Final = np.dtype(
-    (
-        np.record,
-        [
-            ("serial", "i8"),  # tells segments apart for as long as the process lives; above 0
-            ("length", "i8"),  # positions of the arena
-            ("floor", "i8"),  # the first that is still alive
-            ("tokens", "i8"),  # addresses of the arrays of its text
-            ("links_1", "i8"),
-            ("links_n", "i8"),
-            ("heads_1", "i8"),
-            ("heads_n", "i8"),
-            ("slots_1", "i8"),
-            ("slots_n", "i8"),
-            ("checked", "i8"),  # address of a uint8 for each block of the file, 1 where its checksum was found right
-            ("num_blocks", "i8"),
-            ("bases", "i8", (5,)),  # byte offsets of the five arrays in the file
-            ("shift", "i8"),  # log2 of the block size in bytes
-        ],
-    )
-)
-Segment = Annotated[Any, from_dtype(SEGMENT)]
-Segments = Annotated[Any, types.Array(from_dtype(SEGMENT), 1, "C")]
+
+@record
+class Segment:
+    """Where the arrays of one segment lie."""
+
+    serial: int  # tells segments apart for as long as the process lives; above 0
+    length: int  # positions of the arena
+    floor: int  # the first that is still alive
+    tokens: int  # addresses of the arrays of its text
+    links_1: int
+    links_n: int
+    heads_1: int
+    heads_n: int
+    slots_1: int
+    slots_n: int
+    checked: int  # address of a uint8 for each block of the file, 1 where its checksum was found right
+    num_blocks: int
+    bases: Annotated[Longs, int, (5,)]  # byte offsets of the five arrays in the file
+    shift: int  # log2 of the block size in bytes
+
+
 TOKENS, LINKS_1, LINKS_N, HEADS_1, HEADS_N = range(5)  # of ``bases``
 
 
@@ -168,7 +166,7 @@ def find(context: ReadInts, segment: Segment, pointer: int, min_len: int, best: 
 
 @kernel
 def find_in_all(
-    context: ReadInts, segments: Segments, min_len: int, pointer_serial: int, pointer: int, best: Longs
+    context: ReadInts, segments: list[Segment], min_len: int, pointer_serial: int, pointer: int, best: Longs
 ) -> int:
     """Find the end of a context in the segments, newest first, the pointer's own before all others.
 
@@ -221,7 +219,7 @@ def copy_chain(segment: Segment, position: int, match: int, num_nodes: int, bloc
 
 
 @kernel
-def draft(context: ReadInts, segments: Segments, min_len: int, min_prob: float, block: Ints2D, best: Longs) -> int:
+def draft(context: ReadInts, segments: list[Segment], min_len: int, min_prob: float, block: Ints2D, best: Longs) -> int:
     """Write the chain that follows the end of a context; return its length. ``best`` as from ``find_in_all``."""
     number = find_in_all(context, segments, min_len, -1, -1, best)
     if number < 0 or best[4] >= 0:
@@ -273,7 +271,7 @@ def doubt_chain(chain: ReadInts, match: int, came: ReadInts, may_break: bool, be
 
 @kernel
 def write(
-    tokens: ReadInts, segments: Segments, state: State, tables: Tables, num_nodes: int, block: Ints2D, first: int
+    tokens: ReadInts, segments: list[Segment], state: State, tables: Tables, num_nodes: int, block: Ints2D, first: int
 ) -> int:
     """Write the chain that the segments propose from column ``first`` on; return where it ends.
 
@@ -298,7 +296,7 @@ def write(
 
 
 @kernel
-def learn(tokens: ReadInts, segments: Segments, state: State, start: int, may_break: bool, tables: Tables) -> None:
+def learn(tokens: ReadInts, segments: list[Segment], state: State, start: int, may_break: bool, tables: Tables) -> None:
     """Compare what was proposed with ``tokens[start : length]``, which came; remember where a right copy ended."""
     stored = state.stored
     for number in range(len(segments)):

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.copy._text import BARRIER, TextArrays
+from zerodraft.lookup.copy._text import BARRIER, Text
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.memory.segment import Segment
 from zerodraft.lookup.runtime.whole_file import write_whole
@@ -232,7 +232,7 @@ def _build(path: Path, mapped: memoryview, header: Header) -> Segment:
     if ends[0] < 1 or ends[-1] != length - 1 or (np.diff(ends) < 2).any():
         raise MemoryFileError(f"{path}: its text ends are impossible")
     sizes = (length, length, length, *header.slots)
-    arrays = TextArrays(*(view(array, size, "<i4") for array, size in enumerate(sizes)))
+    arrays = Text(*(view(array, size, "<i4") for array, size in enumerate(sizes)))
     index = NgramIndex.over(arrays, header.used)
     return Segment(header.namespace, index, ends, stamps, blocks=blocks, name=path.name)
 

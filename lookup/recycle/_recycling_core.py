@@ -3,7 +3,7 @@
 The table is set-associative: a key lives in one of WAYS places of its set, and a new key displaces the one that was
 written longest ago. Keys are of two orders: one token (key = token), and two (key = (first + 1) << 31 | second).
 
-A ``Lists`` is five arrays:
+A ``Table`` is five arrays:
     keys int64 (places,)          -1: empty.
     stamps int64 (places,)        clock at the last write.
     rows int32 (places, K)        the target's likeliest next tokens after the key, best first, as last seen.
@@ -11,7 +11,7 @@ A ``Lists`` is five arrays:
     state int64 (NUM_STATE,)      clock; number of keys held.
 and beside them there are
     common int32 (K,)             the tokens that came most often, whatever was before them; -1: none.
-    counts float64 (classes, K+1) how often the token that came stood at each rank of a list, and in none of the lists
+    counts float64 (classes, K+1) how often the token that came stood at each rank of a list, and in none of the table
                                   asked before it; last: otherwise. Lists are asked in the order: two tokens, one
                                   token, common. A class is the kind of list and what was asked before it.
 
@@ -20,10 +20,9 @@ A row may end in -1: fewer than K successors are known.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numba import types
 
 from zerodraft.lookup._block import MATCH, ORIGIN, PARENT, PRICE, PROB, RECYCLED, SOURCE, TOKEN
 from zerodraft.lookup.copy._copies import WORTH_FACTOR
@@ -47,7 +46,7 @@ CLOCK, HELD, NUM_STATE = range(3)
 COUNT_CAP: Final = 256.0  # counts of a class are halved when they reach this: the text may change its kind
 
 
-class ListArrays(NamedTuple):
+class Table(NamedTuple):
     """The arrays of a table, as the docstring of this file says."""
 
     keys: Longs
@@ -55,12 +54,6 @@ class ListArrays(NamedTuple):
     rows: Ints2D
     levels: Longs
     state: Longs
-
-
-_LONGS = types.Array(types.int64, 1, "C")
-Lists = Annotated[
-    ListArrays, types.NamedTuple([_LONGS, _LONGS, types.Array(types.int32, 2, "C"), _LONGS, _LONGS], ListArrays)
-]
 
 
 @kernel
@@ -90,9 +83,9 @@ def pair_key(first: int, second: int) -> int:
 
 
 @kernel
-def put(lists: Lists, key: int, row: ReadInts) -> None:
+def put(table: Table, key: int, row: ReadInts) -> None:
     """Write a key's list; the key written longest ago in its set makes room."""
-    keys, stamps, rows, levels, state = lists
+    keys, stamps, rows, levels, state = table
     start = home(keys, key)
     target = start
     for place in range(start, start + WAYS):
@@ -114,7 +107,7 @@ def put(lists: Lists, key: int, row: ReadInts) -> None:
 
 
 @kernel
-def move(old: Lists, new: Lists) -> None:
+def move(old: Table, new: Table) -> None:
     """Move everything into larger arrays. No set can overflow: each splits into sets of its own."""
     for place in range(len(old.keys)):
         key = old.keys[place]
@@ -129,44 +122,44 @@ def move(old: Lists, new: Lists) -> None:
 
 
 @kernel
-def fill(lists: Lists, keys: ReadLongs, levels: ReadLongs, rows: ReadInts2D) -> None:
-    """Write lists that were kept elsewhere, in order, each with the level it had."""
+def fill(table: Table, keys: ReadLongs, levels: ReadLongs, rows: ReadInts2D) -> None:
+    """Write table that were kept elsewhere, in order, each with the level it had."""
     for i in range(len(keys)):
-        put(lists, keys[i], rows[i])
-        lists.levels[find(lists.keys, keys[i])] = levels[i]
+        put(table, keys[i], rows[i])
+        table.levels[find(table.keys, keys[i])] = levels[i]
 
 
 @kernel
-def ask(lists: Lists, before: int, last: int, kind: int, places: Longs) -> int:
+def ask(table: Table, before: int, last: int, kind: int, places: Longs) -> int:
     """Class of list number ``kind`` (0: two tokens, 1: one, 2: common) after (before, last), -1 if there is none.
 
-    To be asked in order: ``places`` (3,) keeps where the lists are, -1: not known; the common one has no place.
+    To be asked in order: ``places`` (3,) keeps where the table are, -1: not known; the common one has no place.
     """
     if kind == 0:
-        places[0] = find(lists.keys, pair_key(before, last))
-        return TWO + lists.levels[places[0]] if places[0] >= 0 else -1
+        places[0] = find(table.keys, pair_key(before, last))
+        return TWO + table.levels[places[0]] if places[0] >= 0 else -1
     if kind == 1:
-        places[1] = find(lists.keys, last)
+        places[1] = find(table.keys, last)
         if places[1] < 0:
             return -1
-        return ONE_AFTER_TWO if places[0] >= 0 else ONE + lists.levels[places[1]]
+        return ONE_AFTER_TWO if places[0] >= 0 else ONE + table.levels[places[1]]
     return COMMON_AFTER if places[0] >= 0 or places[1] >= 0 else COMMON
 
 
 @kernel
-def learn(lists: Lists, common: ReadInts, before: int, last: int, came: ReadInts, counts: Floats2D) -> None:
+def learn(table: Table, common: ReadInts, before: int, last: int, came: ReadInts, counts: Floats2D) -> None:
     """Count at which rank of which list each token that came stood, after the tokens ``before`` and ``last``."""
     places = np.empty(3, np.int64)
     for token in came:
         is_found = False
         for kind in range(3):
-            category = ask(lists, before, last, kind, places)
+            category = ask(table, before, last, kind, places)
             if category < 0:
                 continue
             rank = K
             if not is_found:
                 for at in range(K):
-                    if (common[at] if kind == 2 else lists.rows[places[kind], at]) == token:
+                    if (common[at] if kind == 2 else table.rows[places[kind], at]) == token:
                         rank, is_found = at, True
                         break
             row = counts[category]
@@ -177,32 +170,32 @@ def learn(lists: Lists, common: ReadInts, before: int, last: int, came: ReadInts
 
 
 @kernel
-def push(lists: Lists, key: int, token: int) -> None:
+def push(table: Table, key: int, token: int) -> None:
     """Put a token first in a key's list; the others move down."""
     row = np.full(K, -1, np.int32)
     row[0] = token
-    place = find(lists.keys, key)
+    place = find(table.keys, key)
     if place >= 0:
         rank = 1
         for at in range(K):
-            if rank < K and lists.rows[place, at] != token:
-                row[rank] = lists.rows[place, at]
+            if rank < K and table.rows[place, at] != token:
+                row[rank] = table.rows[place, at]
                 rank += 1
-    put(lists, key, row)
+    put(table, key, row)
 
 
 @kernel
-def read(lists: Lists, text: ReadInts) -> None:
+def read(table: Table, text: ReadInts) -> None:
     """Store what follows what in a text, the latest first."""
     for i in range(1, len(text)):
-        push(lists, text[i - 1], text[i])
+        push(table, text[i - 1], text[i])
         if i > 1:
-            push(lists, pair_key(text[i - 2], text[i - 1]), text[i])
+            push(table, pair_key(text[i - 2], text[i - 1]), text[i])
 
 
 @kernel
 def write(
-    lists: Lists, before: int, last: int, tokens: ReadInts, parents: ReadInts, path: ReadLongs, topk: ReadInts2D
+    table: Table, before: int, last: int, tokens: ReadInts, parents: ReadInts, path: ReadLongs, topk: ReadInts2D
 ) -> None:
     """Store the successors seen after the root and after every node; the accepted path comes last, so it stays.
 
@@ -221,9 +214,9 @@ def write(
                 second = np.int64(tokens[position - 1])
                 parent = parents[position - 1]
                 first = last if parent < 0 else np.int64(tokens[parent])
-            put(lists, second, topk[position])
+            put(table, second, topk[position])
             if first >= 0:
-                put(lists, pair_key(first, second), topk[position])
+                put(table, pair_key(first, second), topk[position])
 
 
 @kernel
@@ -237,7 +230,7 @@ def has_child(tree: ReadInts2D, n: int, node: int, token: int) -> bool:
 
 @kernel
 def next_child(
-    lists: Lists,
+    table: Table,
     common: ReadInts,
     chances: ReadFloats2D,
     tree: ReadInts2D,
@@ -249,7 +242,7 @@ def next_child(
 ) -> tuple[float, int]:
     """The likeliest successor of a node that is not its child yet: (chance, token), (0, -1) if there is none.
 
-    ``ranks`` (3,) says how far each of the three lists is used up.
+    ``ranks`` (3,) says how far each of the three table is used up.
     """
     best, token = 0.0, np.int64(-1)
     for kind in range(3):
@@ -257,7 +250,7 @@ def next_child(
             continue
         while ranks[kind] < K:
             rank = ranks[kind]
-            candidate = np.int64(common[rank] if kind == 2 else lists.rows[places[kind], rank])
+            candidate = np.int64(common[rank] if kind == 2 else table.rows[places[kind], rank])
             if candidate >= 0 and not has_child(tree, n, node, candidate):
                 if chances[categories[kind], rank] > best:
                     best, token = chances[categories[kind], rank], candidate
@@ -268,7 +261,7 @@ def next_child(
 
 @kernel
 def grow(
-    lists: Lists,
+    table: Table,
     common: ReadInts,
     chances: ReadFloats2D,
     before: int,
@@ -308,12 +301,12 @@ def grow(
                 if reach[up + 1] > 0.0 and node < num_held:
                     left[up + 1] -= probs[node] / reach[up + 1]
             for kind in range(3):
-                categories[position, kind] = ask(lists, first, second, kind, places[position])
+                categories[position, kind] = ask(table, first, second, kind, places[position])
         for position in range(fresh, n + 1):
             ahead[position] = 0.0
             if depth[position] < max_depth and left[position] > 0.0:
                 chance, token[position] = next_child(
-                    lists,
+                    table,
                     common,
                     chances,
                     tree,
@@ -333,6 +326,6 @@ def grow(
         probs[n], prices[n] = ahead[best], price
         fresh, n = n + 1, n + 1
         chance, token[best] = next_child(
-            lists, common, chances, tree, n, best - 1, categories[best], places[best], ranks[best]
+            table, common, chances, tree, n, best - 1, categories[best], places[best], ranks[best]
         )
         ahead[best] = reach[best] * left[best] * chance

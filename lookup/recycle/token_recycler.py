@@ -172,7 +172,7 @@ class TokenRecycler:
             tree: int32 (NUM_ROWS, >= num_held + max_new), as in ``_block``.
             max_new, max_depth: upper bounds on the nodes that are added and on their depth.
             price: what one more accepted token saves, in forwards over one position.
-            slopes: as in ``_prices.TableArrays``; at least ``max_new + 2``.
+            slopes: as in ``_prices.Tables``; at least ``max_new + 2``.
 
         Returns:
             The number of nodes then. Cost: O(nodes²), 64 nodes take some tens of microseconds.
@@ -267,6 +267,6 @@ class TokenRecycler:
             _move(old, self._lists)
 
 
-def _empty(places: int, state: npt.NDArray[np.int64]) -> core.ListArrays:
+def _empty(places: int, state: npt.NDArray[np.int64]) -> core.Table:
     keys, stamps, levels = np.full(places, -1, np.int64), np.zeros(places, np.int64), np.zeros(places, np.int64)
-    return core.ListArrays(keys, stamps, np.full((places, core.K), -1, np.int32), levels, state)
+    return core.Table(keys, stamps, np.full((places, core.K), -1, np.int32), levels, state)

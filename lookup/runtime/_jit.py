@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_
 import numpy as np
 import numpy.ma  # numba asks for it at the first array it looks at: in a thread, beside a fork, too late
 import numpy.typing as npt
-from numba import njit, types
+from numba import from_dtype, njit, types
 from numba.core import config
 from numba.core.caching import (
     CompileResultCacheImpl,
@@ -53,6 +53,7 @@ ReadBytes = Annotated[npt.NDArray[np.uint8], types.Array(types.uint8, 1, "C", re
 ReadFloats = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 1, "C", readonly=True)]
 ReadFloats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C", readonly=True)]
 Word = Annotated[Any, types.uint64]
+Record = TypeVar("Record", bound=type)
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
@@ -60,11 +61,37 @@ _PLAIN: Final = {int: types.int64, float: types.float64, bool: types.boolean, ty
 SAY_AFTER: Final = 1.0  # seconds of compiling before it is said
 
 
+def record(cls: Record) -> Record:
+    """Make a class of annotated fields a record: ``dtype_of(cls)`` for numpy, and itself as an annotation of kernels.
+
+    ``int`` and ``float`` are int64 and float64; another record is nested; ``Annotated[..., kind, shape]`` is an array.
+
+    >>> @record
+    ... class Place:
+    ...     at: int
+    ...     counts: Annotated[list[int], int, (3,)]
+    >>> np.zeros(2, dtype_of(Place))[1].counts.tolist()
+    [0, 0, 0]
+    """
+    fields: list[Any] = []
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        *_, kind, shape = hint.__metadata__ if get_origin(hint) is Annotated else (hint, ())
+        fields.append((name, {int: "i8", float: "f8"}.get(kind) or dtype_of(kind), shape))
+    cls._dtype = np.dtype((np.record, fields))  # type: ignore[attr-defined]
+    return cls
+
+
+def dtype_of(cls: type) -> np.dtype[Any]:
+    """The dtype of a ``record``."""
+    dtype: np.dtype[Any] = cls._dtype  # type: ignore[attr-defined]
+    return dtype
+
+
 def kernel(function: Kernel) -> Kernel:
     """Compile a function for the types that its annotations name, now, at import: the decorator of every kernel.
 
     ``int``, ``float``, ``bool`` and None are int64, float64, boolean and void; ``Ints`` and the other names above are
-    arrays; any other ``Annotated[..., numba type]`` is that type, and a tuple of them a tuple.
+    arrays; a ``record`` is a record, a list of it an array of them; a NamedTuple of such types, or a tuple, is one.
 
     Machine code is kept where numba keeps it (``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the file, else the
     user's cache folder; beside the file also read-only). No state of the disk can make the import fail: an unreadable,
@@ -118,7 +145,14 @@ def _type_of(hint: Any) -> Any:
         return hint.__metadata__[0]
     if get_origin(hint) is tuple:
         return types.Tuple([_type_of(part) for part in get_args(hint)])
-    return _PLAIN[hint]
+    if get_origin(hint) is list:
+        return types.Array(_type_of(get_args(hint)[0]), 1, "C")
+    if hasattr(hint, "_fields"):
+        parts = [_type_of(part) for part in get_type_hints(hint, include_extras=True).values()]
+        if len(set(parts)) == 1:
+            return types.NamedUniTuple(parts[0], len(parts), hint)
+        return types.NamedTuple(parts, hint)
+    return _PLAIN[hint] if hint in _PLAIN else from_dtype(dtype_of(hint))
 
 
 def direct(of: Kernel) -> Kernel:
@@ -319,7 +353,13 @@ def _dev_stamp(name: str) -> str:  # DEV ONLY
     seen, todo = {}, [name]
     while todo:
         module = todo.pop()
-        if module in seen or module not in sys.modules or not module.startswith("zerodraft") or "._" not in module or module.endswith("_jit"):
+        if (
+            module in seen
+            or module not in sys.modules
+            or not module.startswith("zerodraft")
+            or "._" not in module
+            or module.endswith("_jit")
+        ):
             continue
         source = Path(sys.modules[module].__file__).read_text()
         seen[module] = source

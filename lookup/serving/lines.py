@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 import numpy as np
@@ -15,12 +14,12 @@ from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import Draft, IntArray, Outcome, as_token_ids
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.memory.draft_memory import check_namespace
-from zerodraft.lookup.memory.segment_file import MemoryFileError
-from zerodraft.lookup.memory.view import NOTHING, MemoryView
+from zerodraft.lookup.memory.view import NOTHING, MemoryView, checked
 from zerodraft.lookup.policy import MAX_DRAFT_TOKENS
-from zerodraft.lookup.runtime._jit import direct
+from zerodraft.lookup.runtime._jit import direct, dtype_of
 from zerodraft.lookup.serving import _rows as core
 from zerodraft.lookup.serving.text_pool import TextPool
+from zerodraft.lookup.session._step import Known
 from zerodraft.lookup.session.states import new_states
 from zerodraft.lookup.sources.candidates import Candidates
 from zerodraft.lookup.sources.phrase_source import PhraseSource
@@ -31,7 +30,6 @@ ROOM: Final = 512  # tokens that a session can take before its text is moved, wh
 _step_rows, _keep_likeliest = direct(core.step_rows), direct(merging.keep_likeliest)
 _CAME: Final = Outcome(path=(), new_ids=(), stop="rejected")
 _NO_PHRASES: Final = (None, 0)
-_log = logging.getLogger(__name__)
 
 
 class SessionLines:
@@ -71,7 +69,7 @@ class SessionLines:
         )
         self._drafter, self._namespace = drafter, namespace
         self._pool = TextPool()
-        self._lines = np.zeros(0, core.LINE)
+        self._lines = np.zeros(0, dtype_of(core.Line))
         self._states = new_states(0, drafter)
         self._blocks = np.zeros((0, NUM_ROWS, max_draft_tokens), np.int32)
         self._phrases: list[tuple[Any, int]] = []  # a line's source, and the length at which it was told what came
@@ -157,33 +155,25 @@ class SessionLines:
         """
         if first:
             self._set_batch(lengths)
-        batch = rows, lengths, num_new, numbers, max_length
-        num_open = self._step(*batch, first, status)
+        batch = core.Batch(rows, lengths, num_new, numbers, status, self.drafts, self.num_drafted)
+        known = self._known
+        sessions = core.Sessions(self._pool.arrays, self._lines, self._states, self._blocks, known)
+        num_open: int = _step_rows(batch, sessions, max_length, first)
         while num_open and (asking := np.flatnonzero(status == core.CHECK)).size:
             for row in asking.tolist():
-                self._check(int(numbers[row]))
+                stored, memory = self._states[numbers[row]].stored, self._drafter.memory
+                self._view = checked(memory, self._namespace, self._view, stored)
             again = np.full(len(status), core.DONE)
             again[asking] = core.CHECK
-            self._step(*batch, False, again)
+            known = known._replace(segments=self._view.records)
+            _step_rows(batch._replace(status=again), sessions._replace(known=known), max_length, False)
             status[asking] = again[asking]
             num_open = int((status != core.DONE).sum())
         return num_open
 
-    def _step(
-        self,
-        rows: IntArray,
-        lengths: Longs,
-        num_new: Longs,
-        numbers: Longs,
-        max_length: int,
-        first: bool,
-        status: Longs,
-    ) -> int:
-        num_open: int = _step_rows(
-            rows, lengths, num_new, numbers, max_length, first, self._pool.arrays, self._lines, self._states,
-            self._tables, self._view.records, self._blocks, status, self.drafts, self.num_drafted,
-        )  # fmt: skip
-        return num_open
+    @property
+    def _known(self) -> Known:
+        return Known(self._tables, self._view.records)
 
     def append(self, number: int, rest: IntArray) -> None:
         """Bring a text to its new length where the kernel found no room: ``rest`` follows what ``num_indexed`` counts.
@@ -216,8 +206,7 @@ class SessionLines:
         if not candidates.num_parts:
             return
         candidates.add_part(own[:, : line.num_drafted])
-        block, _, num_parts = candidates.block(0)
-        candidates.join(block, num_parts)
+        candidates.join(candidates.parts(0), candidates.num_parts)
         block, n = candidates.picked(self._states[number : number + 1], room)
         kept = _keep_likeliest(block, n, self.drafts[row])
         own[:, :kept] = block[:, :kept]
@@ -235,16 +224,6 @@ class SessionLines:
             self.num_drafted = np.zeros(2 * num_rows, np.int64)
         if self._drafter.memory is not None:
             self._view = self._drafter.memory.view(self._namespace)
-
-    def _check(self, number: int) -> None:
-        """Check the block of a memory's file that a line's session wants to read."""
-        stored, memory = self._states[number].stored, self._drafter.memory
-        assert memory is not None
-        try:
-            memory.check(self._view.segment_of(int(stored.fault_serial)), int(stored.fault_block))
-        except MemoryFileError as error:  # the memory does not use the file again: say so once, go on without it
-            _log.warning("drafting without a damaged memory file: %s", error)
-            self._view = memory.view(self._namespace)
 
     def _index(self, number: int) -> NgramIndex:
         return self._pool.index_of(self._lines[number], self._states["text"][number : number + 1])

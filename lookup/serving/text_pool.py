@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.copy._text import TextArrays
+from zerodraft.lookup.copy._text import Text
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 
 # Where a line's record says that its part of an array begins and how long it is; for each of a text's five arrays.
@@ -21,14 +21,14 @@ class TextPool:
     """
 
     def __init__(self) -> None:
-        self.arrays = TextArrays(*(np.empty(1 << 12, np.int32) for _ in PLACES))
+        self.arrays = Text(*(np.empty(1 << 12, np.int32) for _ in PLACES))
         self._used = [0] * len(PLACES)
 
     def index_of(self, line: Any, meta: npt.NDArray[np.void]) -> NgramIndex:
         """A line's text as an index that counts in ``meta``; valid until a part moves."""
         index = NgramIndex(meta)
         parts = (array[line[at] : line[at] + line[size]] for array, (at, size) in zip(self.arrays, PLACES))
-        index.arrays = TextArrays(*parts)
+        index.arrays = Text(*parts)
         return index
 
     def place(self, index: NgramIndex, line: Any, lines: npt.NDArray[np.void]) -> None:
@@ -60,4 +60,4 @@ class TextPool:
             lines[at] = ends - sizes
             self._used[number] = int(ends[-1])
             arrays.append(array)
-        self.arrays = TextArrays(*arrays)
+        self.arrays = Text(*arrays)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from zerodraft.lookup._block import NUM_ROWS
+from zerodraft.lookup._merge import Parts
 from zerodraft.lookup.checks import bounds, one_of, shown
 from zerodraft.lookup.copy._copies import EVIDENCE_NAMES
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import INT32, Draft, IntArray, Outcome
 from zerodraft.lookup.measure.stats import has_paid
-from zerodraft.lookup.memory.segment_file import MemoryFileError
-from zerodraft.lookup.memory.view import NOTHING, MemoryView
+from zerodraft.lookup.memory.view import NOTHING, MemoryView, checked
 from zerodraft.lookup.runtime._jit import direct
 from zerodraft.lookup.session import _step as core
 from zerodraft.lookup.session.states import new_states
@@ -25,8 +24,7 @@ from zerodraft.lookup.sources.source import Source, Step
 if TYPE_CHECKING:
     from zerodraft.lookup.drafter import Drafter
 
-_gather, _propose, _learn = direct(core.gather_one), direct(core.propose_one), direct(core.learn_one)
-_log = logging.getLogger(__name__)
+_gather, _propose, _learn = direct(core.gather), direct(core.propose), direct(core.learn)
 
 REMEMBER: Final = (False, True, "output", "both")
 Remember = Literal["output", "both"]
@@ -65,7 +63,7 @@ class DraftSession:
         self._ends = np.zeros(2, np.int64)
         self._last: Draft | None = None  # as it was proposed
         self._tables_for = (0, 0)
-        self._tables = drafter.policy.tables()
+        self._known = core.Known(drafter.policy.tables(), NOTHING.records)
 
     @property
     def num_topk(self) -> int:
@@ -132,52 +130,43 @@ class DraftSession:
             bounds(max_tokens, max_depth)
         length = len(self._index)
         if self._tables_for != (num_rows, length.bit_length()):
-            self._tables = policy.tables(num_rows, length)
+            self._known = self._known._replace(tables=policy.tables(num_rows, length))
             self._tables_for = (num_rows, length.bit_length())
         if policy.max_branches == 1 and not self._sources and self._drafter.memory is None:
             room = depth  # one chain
         if room == 0 or depth == 0:
             return Draft.empty()
-        if self._drafter.memory is not None:
-            self._view = self._drafter.memory.view(self._namespace)
+        if self._drafter.memory is not None and self._view is not (view := self._drafter.memory.view(self._namespace)):
+            self._view, self._known = view, self._known._replace(segments=view.records)
         self._last = draft = self._merged(room, depth) if self._sources else self._alone(room, depth)
         return draft
 
     def _alone(self, room: int, depth: int) -> Draft:
         """What text and memory propose: one call of a kernel."""
         block = np.empty((NUM_ROWS, room if self._view is NOTHING else 2 * room), INT32)
-        n = self._checked(_propose, room, depth, block, self._ends, 0)
+        n = self._checked(_propose, room, depth, Parts(block, self._ends))
         return Draft.from_block(block[:, :n])
 
     def _merged(self, room: int, depth: int) -> Draft:
         """What all sources propose."""
         state, text = self._state, self._index.arrays.tokens[: len(self._index)]
         price = float(state.pace_cost / max(state.pace_tokens, state.pace_cost))
-        candidates = Candidates(text, room, depth, price, self._tables)
+        candidates = Candidates(text, room, depth, price, self._known.tables)
         for source in self._sources:
             source.propose(candidates)
-        block, ends, num_parts = candidates.block(2 * room)
-        candidates.join(block, self._checked(_gather, room, depth, block, ends, num_parts))
+        parts = candidates.parts(2 * room)
+        candidates.join(parts, self._checked(_gather, room, depth, parts, candidates.num_parts))
         for source in self._sources:
             source.complete(candidates)
         return candidates.draft(self._states)
 
-    def _checked(self, kernel: Any, room: int, depth: int, block: IntArray, ends: Any, num_parts: int) -> int:
+    def _checked(self, kernel: Any, *args: Any) -> int:
         """Call a kernel that reads the memory, and check what it asks to have checked."""
-        while True:
-            view = self._view
-            n: int = kernel(
-                self._index.arrays, self._states, self._tables, view.records, room, depth, block, ends, num_parts
-            )
-            if n != core.CHECK:
-                return n
-            stored, memory = self._state.stored, self._drafter.memory
-            assert memory is not None
-            try:
-                memory.check(view.segment_of(stored.fault_serial), int(stored.fault_block))
-            except MemoryFileError as error:  # the memory does not use the file again: say so once, go on without it
-                _log.warning("drafting without a damaged memory file: %s", error)
-                self._view = memory.view(self._namespace)
+        while (n := kernel(self._index.arrays, self._states, 0, self._known, *args)) == core.CHECK:
+            assert self._drafter.memory is not None
+            self._view = checked(self._drafter.memory, self._namespace, self._view, self._state.stored)
+            self._known = self._known._replace(segments=self._view.records)
+        return int(n)
 
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         """Append what was emitted and move the copy pointer to the end of the accepted copy.
@@ -201,11 +190,11 @@ class DraftSession:
         start = len(self._index)
         self._index.extend(outcome.new_ids)
         may_break = outcome.stop in ("rejected", "full")
-        arrays, records = self._index.arrays, self._view.records
-        _learn(arrays, self._states, start, origin, len(draft), may_break, self._tables, records)
+        arrays = self._index.arrays
+        _learn(arrays, self._states, 0, start, origin, len(draft), may_break, self._known)
         if self._sources:
             text = arrays.tokens[: len(self._index)]
-            step = Step(text, start, draft, outcome, draft is self._last, self._tables)
+            step = Step(text, start, draft, outcome, draft is self._last, self._known.tables)
             for source in self._sources:
                 source.learn(step)
         self._last = None

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from zerodraft.lookup import _merge as core
 from zerodraft.lookup._block import CUSTOM, MATCH, NUM_ROWS, ORIGIN, PARENT, PRICE, PROB, SOURCE, TOKEN, WINDOW
-from zerodraft.lookup._prices import TableArrays
+from zerodraft.lookup._merge import Parts
+from zerodraft.lookup._prices import Tables
 from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
 from zerodraft.lookup.runtime._jit import direct
 
@@ -33,18 +34,18 @@ class Candidates:
             columns, with room for ``max_nodes`` more.
     """
 
-    def __init__(self, text: IntArray, max_nodes: int, max_depth: int, price: float, tables: TableArrays) -> None:
+    def __init__(self, text: IntArray, max_nodes: int, max_depth: int, price: float, tables: Tables) -> None:
         self.text, self.max_nodes, self.max_depth, self.price, self.tables = text, max_nodes, max_depth, price, tables
         self.tree, self.num_nodes = np.empty((NUM_ROWS, 0), np.int32), 0
-        self._parts: list[IntArray] = []
-        self._ends = np.zeros(MAX_PARTS + 1, np.int64)
+        self._proposed: list[IntArray] = []
+        self._ends = np.zeros(MAX_PARTS + 1, np.int64)  # of the parts of the tree
         self._num_parts = 0
         self._riders: tuple[Sequence[int], Sequence[int], float] = (), (), 0.0
 
     @property
     def num_parts(self) -> int:
         """Proposals so far."""
-        return len(self._parts)
+        return len(self._proposed)
 
     @property
     def first_prob(self) -> float:
@@ -86,8 +87,8 @@ class Candidates:
 
     def add_part(self, part: IntArray) -> None:
         """``add`` for a block, int32 (NUM_ROWS, n), that is made as it should be."""
-        if part.shape[1] and len(self._parts) < MAX_PARTS - 2:
-            self._parts.append(part)
+        if part.shape[1] and len(self._proposed) < MAX_PARTS - 2:
+            self._proposed.append(part)
 
     def ride_along(self, token_ids: Sequence[int], parents: Sequence[int], worth: float) -> None:
         """Have nodes computed behind the draft that are never accepted: all of them, if they cost at most ``worth``.
@@ -96,22 +97,22 @@ class Candidates:
         """
         self._riders = token_ids, parents, worth
 
-    def block(self, num_nodes: int) -> tuple[IntArray, npt.NDArray[np.int64], int]:
-        """All parts side by side with room for ``num_nodes`` nodes more, where the parts end, and how many they are."""
-        sizes = [part.shape[1] for part in self._parts]
-        block = np.empty((NUM_ROWS, sum(sizes) + num_nodes), np.int32)
-        if sizes:
-            np.concatenate(self._parts, axis=1, out=block[:, : sum(sizes)])
-            self._ends[: len(sizes)] = np.cumsum(sizes)
-        return block, self._ends, len(sizes)
+    def parts(self, num_nodes: int) -> Parts:
+        """All that was proposed side by side, ``num_parts`` parts, with room for ``num_nodes`` nodes more."""
+        ends = np.zeros(MAX_PARTS, np.int64)
+        np.cumsum([part.shape[1] for part in self._proposed], out=ends[: self.num_parts])
+        total = int(ends[self.num_parts - 1]) if self.num_parts else 0
+        block = np.empty((NUM_ROWS, total + num_nodes), np.int32)
+        if total:
+            np.concatenate(self._proposed, axis=1, out=block[:, :total])
+        return Parts(block, ends)
 
-    def join(self, block: IntArray, num_parts: int) -> None:
-        """Make ``tree`` of the first ``num_parts`` parts of a block."""
-        total = int(self._ends[num_parts - 1]) if num_parts else 0
+    def join(self, parts: Parts, num_parts: int) -> None:
+        """Make ``tree`` of the first ``num_parts`` parts."""
+        total = int(parts.ends[num_parts - 1]) if num_parts else 0
         self.tree = np.empty((NUM_ROWS, total + self.max_nodes), np.int32)
-        ends = np.zeros(MAX_PARTS + 1, np.int64)
-        self.num_nodes = _join(block, self._ends, num_parts, self.tree, ends) if num_parts else 0
-        self._ends, self._num_parts = ends, num_parts
+        self.num_nodes = _join(parts, num_parts, Parts(self.tree, self._ends)) if num_parts else 0
+        self._num_parts = num_parts
 
     def grown(self, num_nodes: int) -> None:
         """The tree has so many nodes now: the new ones are a part of their own, in the order to take them."""
@@ -124,7 +125,7 @@ class Candidates:
         room = max(0, min(most, len(self.tables.costs) - 2))
         block, n = np.empty((NUM_ROWS, room), np.int32), 0
         if self.num_nodes:
-            n = _pick(self.tree, self._ends, self._num_parts, room, self.tables.costs, states, block)
+            n = _pick(Parts(self.tree, self._ends), self._num_parts, room, self.tables.costs, states, block)
         return block, n
 
     def draft(self, states: Any) -> Draft:

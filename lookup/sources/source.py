@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zerodraft.lookup.draft import Draft, IntArray, Outcome
 
 if TYPE_CHECKING:
-    from zerodraft.lookup._prices import TableArrays
+    from zerodraft.lookup._prices import Tables
     from zerodraft.lookup.sources.candidates import Candidates
 
 
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     draft: Draft
     outcome: Outcome
     is_own: bool
-    tables: TableArrays
+    tables: Tables
 
     @property
     def came(self) -> IntArray:

@@ -22,10 +22,9 @@ is any suffix below the child: WITNESS for a node, j for leaf j, whose edge is o
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numba import types
 
 from zerodraft.lookup import _block as rows
 from zerodraft.lookup.runtime._jit import (
@@ -69,7 +68,7 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 _U32: Final = np.uint64(32)
 
 
-class TreeArrays(NamedTuple):
+class Tree(NamedTuple):
     """The arrays of one tree, as the docstring of this file says."""
 
     tokens: Ints
@@ -78,10 +77,6 @@ class TreeArrays(NamedTuple):
     counts: Ints2D
     table: Ints2D
     state: Longs
-
-
-_TYPES = (types.Array(types.int32, 1, "C"),) * 2 + (types.Array(types.int32, 2, "C"),) * 3
-Tree = Annotated[TreeArrays, types.NamedTuple([*_TYPES, types.Array(types.int64, 1, "C")], TreeArrays)]
 
 
 @kernel

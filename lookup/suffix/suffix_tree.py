@@ -68,7 +68,7 @@ class SuffixTree:
         nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.NO_TOKEN
         table, state = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32), np.zeros(core.NUM_SCALARS, np.int64)
         state[core.NUM_NODES] = 1
-        self._arrays = core.TreeArrays(np.empty(16, np.int32), np.empty(16, np.int32), nodes, counts, table, state)
+        self._arrays = core.Tree(np.empty(16, np.int32), np.empty(16, np.int32), nodes, counts, table, state)
         self._length = 0
         self.extend(token_ids)
 
