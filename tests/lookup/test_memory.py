@@ -19,7 +19,7 @@ from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.memory.draft_memory import DraftMemory
-from zerodraft.lookup.memory.draft_memory import segment as segment_module
+from zerodraft.lookup.memory import segment as segment_module
 from zerodraft.lookup.memory.manifest import TokenizerError
 from zerodraft.lookup.memory.segment import Segment
 from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment
@@ -218,7 +218,7 @@ def test_a_foreign_manifest_is_named(saved, old, new, named):
 
 @pytest.mark.parametrize("name", ["../manifest.json", "/etc/passwd", "x.zdseg", "", 3, None])
 def test_a_manifest_cannot_point_elsewhere(saved, name):
-    from zerodraft.lookup.memory.draft_memory import manifest
+    from zerodraft.lookup.memory import manifest
 
     entries = [{"name": name, "first_live": 0}]
     content = {"format": manifest.FORMAT, "version": 1, "segments": entries, "crc32": manifest._sum(entries)}
@@ -252,7 +252,7 @@ def forged(saved: Path, change) -> None:
     """Alter the arrays of every file and make its checksums right again, as a stranger could."""
     import zlib
 
-    from zerodraft.lookup.memory.draft_memory import segment_file
+    from zerodraft.lookup.memory import segment_file
 
     for path in saved.glob("*.zdseg"):
         content = bytearray(path.read_bytes())
@@ -684,7 +684,7 @@ def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, poi
 
 
 def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):
-    from zerodraft.lookup.memory.draft_memory import files as module
+    from zerodraft.lookup.memory import files as module
 
     missing = 3
 
