@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from zerodraft.integrations.report.colouring import LOOKS, Span, spans
 from zerodraft.integrations.report import svg
+from zerodraft.integrations.report.colouring import LOOKS, Span, spans
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import SOURCE_NAMES
 from zerodraft.lookup.measure.trace import NUM_BINS, PLAIN
