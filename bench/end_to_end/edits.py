@@ -19,9 +19,9 @@ import measure
 import torch
 
 from zerodraft.integrations.hf.cost_measure import measured_curve
+from zerodraft.integrations.pipelines.call import Call
 from zerodraft.integrations.pipelines.compare import PLAIN, PROMPT_LOOKUP, ZERODRAFT, Way
 from zerodraft.integrations.pipelines.compare import measure as run
-from zerodraft.integrations.pipelines.generating import Call
 from zerodraft.lookup.runtime.warm_up import warm_up
 
 
