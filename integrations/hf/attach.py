@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-_TIE_GUARDS = ("off", "report", "on")
+_TIE_GUARDS = ("off", "report")
 _MIN_PARAMETERS_TO_MEASURE = 20_000_000  # below, a forward's time is Python's and says little about its width
 
 
@@ -62,8 +62,8 @@ def attach(
             model's forwards are timed here once (seconds) and kept in the user's cache; small models are not timed.
         lookahead: a ``Lookahead`` beside the drafter: its guesses join the drafts, its window where none is sure. A
             ``Lookahead`` as ``drafter`` works alone.
-        tie_guard: "off"; "report" counts near-ties whose choice could turn with a forward's width; "on" decides them
-            by narrow forwards.
+        tie_guard: "off"; "report" counts the near-ties whose choice could turn with a forward's width, in
+            ``stats.num_near_ties``.
         compile: "off"; "auto" compiles forwards of a few fixed widths where the model is on CUDA; "buckets" only fills
             them up to these widths, for a model that is compiled already (see ``docs/gpu.md``).
         trace: keep every step in ``stats.trace``, to look at it.
@@ -138,7 +138,7 @@ def speculate(
 
 
 class _Settings:
-    """What attach and speculate share: the drafter, the guard, how forwards are compiled."""
+    """What attach and speculate share: the drafter, whether near-ties are counted, how forwards are compiled."""
 
     def __init__(
         self,

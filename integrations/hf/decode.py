@@ -14,11 +14,12 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEnc
 from zerodraft.integrations.hf.chains import ChainTarget
 from zerodraft.integrations.hf.families import Way
 from zerodraft.integrations.hf.fused import walk_together
+from zerodraft.integrations.hf.generators import generators_of
+from zerodraft.integrations.hf.near_ties import NearTies
 from zerodraft.integrations.hf.prompts import Prompts
 from zerodraft.integrations.hf.request import Request, warn_without_effect
-from zerodraft.integrations.hf.row import Row, TieGuard, split_processors
+from zerodraft.integrations.hf.row import Row, split_processors
 from zerodraft.integrations.hf.sieve import Sieve, never_said
-from zerodraft.integrations.hf.states import may_crop
 from zerodraft.integrations.hf.support import check_cache, check_mode, check_options, refuse, way_of_call
 from zerodraft.integrations.hf.target import Target, Verifier
 from zerodraft.kernels.verify import Walk, walk
@@ -81,14 +82,14 @@ def decode(
     started = time.perf_counter()
     given_cache = model_kwargs.pop("cache", model_kwargs.pop("past_key_values", None))
     source_ids = model_kwargs.pop("inputs_tensor", None)
-    way = _check(model, config, given_cache, input_ids, logits_processor, request, model_kwargs)
+    way = _check(model, config, given_cache, input_ids, request, model_kwargs)
     _check_own(drafter, config, request)
     if way == "chains":
         prompts = Prompts.read_chain(model, input_ids, model_kwargs, source_ids, given_cache)
     else:
         prompts = Prompts.read(model, input_ids, config, given_cache, model_kwargs)
-    guard = None if request.tie_guard == "off" else TieGuard(model.dtype, stops=request.tie_guard == "on")
-    rows = _make_rows(model, prompts, logits_processor, stopping_criteria, config, request, guard)
+    ties = NearTies(model.dtype) if request.tie_guard == "report" else None
+    rows = _make_rows(model, prompts, logits_processor, stopping_criteria, config, request, ties)
     target: Verifier
     if way == "chains":
         chains = target = ChainTarget(model, input_ids, config, {**model_kwargs, "cache": given_cache})
@@ -108,7 +109,7 @@ def decode(
         is_finished = True
     finally:
         loop.finish(request.remember if is_finished else False)
-        stats.num_near_ties = guard.num_ties if guard is not None else 0
+        stats.num_near_ties = 0 if ties is None else ties.count
         stats.total_seconds += time.perf_counter() - started
     if request.streamer is not None:
         request.streamer.end()
@@ -121,7 +122,6 @@ def _check(
     config: GenerationConfig,
     cache: Any,
     input_ids: torch.Tensor,
-    processors: LogitsProcessorList,
     request: Request,
     model_kwargs: dict[str, Any],
 ) -> Way:
@@ -134,15 +134,6 @@ def _check(
         check_cache(model, cache, num_rows, way)
     if num_rows > 1 and request.streamer is not None:
         raise refuse("a streamer and a batch", model, f"rows advance by themselves, streamers read one; got {num_rows}")
-    if request.tie_guard == "on":
-        for processor in processors:
-            known = type(processor).__module__ == "transformers.generation.logits_process"
-            if not known or any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
-                raise refuse(f"tie_guard='on' and {type(processor).__name__}", model, "it may count its calls")
-        if way == "chains" and (cache is None or not may_crop(cache)):
-            raise refuse(
-                "tie_guard='on'", model, "after a rejected draft no forward is narrow: its state is read again"
-            )
     return way
 
 
@@ -175,10 +166,10 @@ def _make_rows(
     criteria: StoppingCriteriaList,
     config: GenerationConfig,
     request: Request,
-    guard: TieGuard | None,
+    ties: NearTies | None,
 ) -> list[Row]:
     num_rows = len(prompts)
-    generators = _generators(num_rows, request.seeds, bool(config.do_sample), prompts.ids.device)
+    generators = generators_of(num_rows, request.seeds, bool(config.do_sample), prompts.ids.device)
     wants = bool(config.return_dict_in_generate)
     # Without max_new_tokens generate goes no further than the model's context: then that, not a wish, is the limit.
     context = getattr(model.config, "max_position_embeddings", None)
@@ -195,26 +186,10 @@ def _make_rows(
             streamer=request.streamer,
             keep_scores=wants and bool(config.output_scores),
             keep_logits=wants and bool(config.output_logits),
-            guard=guard,
+            ties=ties,
         )
         for index in range(num_rows)
     ]
-
-
-def _generators(
-    num_rows: int, seeds: Sequence[int] | None, do_sample: bool, device: torch.device
-) -> list[torch.Generator | None]:
-    """One source of randomness per row. A single row without a seed uses the device's default one, as plain does.
-
-    A batch without seeds draws its rows' seeds from the default generator, so ``torch.manual_seed`` governs it.
-    """
-    if seeds is None:
-        if num_rows == 1 or not do_sample:
-            return [None] * num_rows
-        seeds = torch.randint(2**62, (num_rows,)).tolist()
-    if len(seeds) != num_rows:
-        raise ValueError(f"seeds must be one per row: expected {num_rows}, got {len(seeds)}")
-    return [torch.Generator(device).manual_seed(int(seed)) for seed in seeds]
 
 
 class _Loop:
@@ -296,7 +271,7 @@ class _Loop:
         most = self._request.max_nodes
         for index, row in enumerate(self.running):
             depth = min(row.num_wanted - 1, self._target.max_draft_depth(index), most)
-            if depth > 0 and not row.is_guarded:
+            if depth > 0:
                 depths[index] = depth
         sessions = [self._sessions[index] for index in depths]
         together = getattr(self._drafter, "propose_batch", None) if len(self.running) > 1 else None
@@ -326,7 +301,6 @@ class _Loop:
             draft.verify.tolist(),
             lambda node: row.step(logits[node + 1 : node + 2], is_wide=is_wide),
         )
-        row.is_guarded = done.stop == "guard"
         return Outcome(path=done.path, new_ids=done.new_ids, stop=done.stop, topk=topk)  # type: ignore[arg-type]
 
     def _settle(self, outcomes: list[Outcome], drafts: list[Draft], *, is_prefill: bool = True) -> None:
