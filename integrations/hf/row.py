@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import operator
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import (
-    EncoderNoRepeatNGramLogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     StoppingCriteriaList,
@@ -226,31 +224,3 @@ class _Limits:
             else:
                 return None
         return cls(max_length, eos_ids) if type(criteria) is StoppingCriteriaList else None
-
-
-def split_processors(processors: LogitsProcessorList, row: int, num_rows: int) -> LogitsProcessorList:
-    """Give a row of a batch its own processors: its slice of per-row state, its batch index bound.
-
-    A processor that holds a module (classifier-free guidance) cannot be split.
-
-    Raises:
-        ValueError: naming the processor's class.
-    """
-    if num_rows == 1:
-        return processors
-    own = LogitsProcessorList()
-    for processor in processors:
-        if any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
-            raise ValueError(f"{type(processor).__name__} holds a model and cannot be split over a batch of {num_rows}")
-        mine = copy.deepcopy(processor)
-        for name in ("prompt_ignore_length", "encoder_input_ids"):
-            value = getattr(mine, name, None)
-            if isinstance(value, torch.Tensor) and value.ndim >= 1 and value.shape[0] == num_rows:
-                setattr(mine, name, value[row : row + 1])
-        if isinstance(mine, EncoderNoRepeatNGramLogitsProcessor):
-            mine.batch_size, mine.generated_ngrams = 1, mine.generated_ngrams[row : row + 1]
-        allowed = getattr(mine, "_prefix_allowed_tokens_fn", None)
-        if allowed is not None:
-            mine._prefix_allowed_tokens_fn = lambda _, ids, allowed=allowed: allowed(row, ids)
-        own.append(mine)
-    return own

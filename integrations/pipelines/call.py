@@ -60,7 +60,7 @@ class Call:
             ids = self.generate(streamer=streamer, attached=True, **extra)
             stats = generate.stats
         else:
-            from zerodraft.integrations.hf.attach import speculate
+            from zerodraft.integrations.hf.speculation import speculate
 
             decode = speculate(self.drafting.drafter, streamer=streamer, trace=self.drafting.trace)
             ids = self.generate(custom_generate=decode, **extra)

@@ -304,7 +304,7 @@ class _Writer:
             output = model.generate(input_ids=ids, attention_mask=mask, **options)
             self.stats.merge(model.generate.stats)
         else:
-            from zerodraft.integrations.hf.attach import speculate
+            from zerodraft.integrations.hf.speculation import speculate
 
             decode = speculate(self.drafting.drafter, on_finish=self.stats.merge)
             output = own(input_ids=ids, attention_mask=mask, custom_generate=decode, **options)

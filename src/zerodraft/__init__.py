@@ -14,8 +14,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.integrations.hf.attach import attach, detach
     from zerodraft.integrations.hf.cost_measure import measure_cost
+    from zerodraft.integrations.hf.speculation import speculate
     from zerodraft.integrations.hf.support import Unsupported
     from zerodraft.integrations.memories import open_memory
     from zerodraft.integrations.pipelines.editing import EditError, edit_text
@@ -62,7 +63,7 @@ _HOME_OF = {
     "generate_text": "zerodraft.integrations.pipelines.generating",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
-    "speculate": "zerodraft.integrations.hf.attach",
+    "speculate": "zerodraft.integrations.hf.speculation",
     "measure_cost": "zerodraft.integrations.hf.cost_measure",
     "Unsupported": "zerodraft.integrations.hf.support",
     "summarize_text": "zerodraft.integrations.pipelines.summarizing",

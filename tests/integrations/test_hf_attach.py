@@ -242,8 +242,8 @@ def test_an_agent_like_loop_on_one_model(tokenizer):
 
 def test_the_cost_of_a_model_worth_measuring_is_measured_once(monkeypatch, tmp_path):
     """Policy cost "auto": the curve of this model, kept on disk; the caller's drafter is left as it was."""
-    from zerodraft.integrations.hf import attach as door
     from zerodraft.integrations.hf import cost_measure
+    from zerodraft.integrations.hf import settings as door
 
     monkeypatch.setattr(door, "_MIN_PARAMETERS_TO_MEASURE", 1)
     monkeypatch.setattr(cost_measure, "_default_folder", lambda: tmp_path)
