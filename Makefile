@@ -18,17 +18,17 @@ test-matrix: $(VENV)/.test
 
 # Every family that transformers can build, tiny: about 20 minutes on one core; goes on where it was stopped.
 test-families: $(VENV)/.test
-	$(BIN)/python bench/families.py
+	$(BIN)/python bench families
 
 # vLLM in an environment of its own in the user's cache: 3.5 GB and minutes, once; skipped where it cannot be installed.
 test-vllm: $(VENV)/.test
-	$(BIN)/python bench/vllm_check.py
+	$(BIN)/python bench vllm_check
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m pytest bench --benchmark-only
 
 soak: $(VENV)/.test
-	$(BIN)/python bench/soak.py
+	$(BIN)/python bench soak
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -13,8 +13,8 @@ from typing import Any
 
 import workloads
 
+from zerodraft.integrations.pipelines.call import Call
 from zerodraft.integrations.pipelines.editing import Edit
-from zerodraft.integrations.pipelines.generating import Call
 
 _WORD = re.compile(r"\b[a-z_][a-z_]{3,}\b")
 

@@ -6,4 +6,4 @@ set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 python="${PYTHON:-$([ -x "$here/.venv/bin/python" ] && echo "$here/.venv/bin/python" || echo python3)}"
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH="$here/src${PYTHONPATH:+:$PYTHONPATH}"
-exec timeout 480 "$python" "$here/bench/gpu.py" "$@"
+exec timeout 480 "$python" "$here/bench" gpu "$@"

@@ -32,7 +32,7 @@ def walk(
     token_ids: Sequence[int],
     parents: Sequence[int],
     verify: Sequence[bool],
-    step: Callable[[int], tuple[int | None, str | None]],
+    step: Callable[[int], tuple[int, str | None]],
 ) -> Walk:
     """Walk down a draft for as long as the target's own tokens were drafted.
 
@@ -43,7 +43,7 @@ def walk(
         token_ids, parents, verify: the draft's nodes, each of length n; ``parents[i] < i``, -1 is the root. Nodes with
             ``verify`` False are never accepted.
         step: ``step(node)`` picks the target's token after ``node`` (-1: after the root) and returns it with the
-            reason to end the row there, or None. ``(None, reason)`` ends the walk without a token at this node.
+            reason to end the row there, or None.
 
     Returns:
         Walk; ``stop`` is the reason ``step`` gave, else "full" at a leaf, "rejected" where other tokens were drafted.
@@ -57,8 +57,6 @@ def walk(
     node = -1
     while True:
         token, reason = step(node)
-        if token is None:
-            return Walk(tuple(path), tuple(new_ids), reason or "guard")
         new_ids.append(token)
         child = children.get((node, token))
         if child is not None:

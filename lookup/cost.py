@@ -7,14 +7,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from zerodraft.lookup.checks import flag, int_in, number_in, shown
+from zerodraft.lookup.checks import int_in, number_in, shown
 
 _MAX_CONTEXT: Final = 2**31
 Point = tuple[int, float]
@@ -101,27 +100,12 @@ class CostCurve:
 
     @classmethod
     def measure(cls, model: Any, *, refresh: bool = False, max_seconds: float = 8.0) -> CostCurve:
-        """Time the forwards of a Hugging Face model, or read what was timed earlier on this machine.
-
-        Kept on disk by model, dtype, device and threads; ``DraftPolicy(cost="auto")`` does the same by itself.
-
-        Args:
-            model: a decoder-only model of transformers.
-            refresh: time it even if there is a curve on disk: what ran beside the last measurement is in it.
-            max_seconds: about how long it may take.
+        """``zerodraft.measure_cost`` by its earlier name, on the class as it is taken from ``zerodraft``.
 
         Raises:
-            ImportError: torch or transformers is not installed. ValueError: an argument of another type.
+            RuntimeError: on the class as it is taken from this module, which cannot time a model.
         """
-        flag("refresh", refresh)
-        number_in("max_seconds", max_seconds, 0.0, above=True)
-        if not callable(getattr(model, "get_input_embeddings", None)):
-            raise ValueError(f"model must be a transformers model, got {shown(model)}")
-        # By name: the measurement belongs to the room that may load torch, and only this door leads there.
-        measured: CostCurve = import_module("zerodraft.integrations.hf.cost_measure").measured_curve(
-            model, refresh=refresh, max_seconds=max_seconds
-        )
-        return measured
+        raise RuntimeError("to time a model call zerodraft.measure_cost(model)")
 
     @classmethod
     def load(cls, file: str | Path, name: str) -> CostCurve:

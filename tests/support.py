@@ -178,16 +178,18 @@ def _tiny_of(family: str, cls: str, seed: int, factor: float, odd: str) -> Any:
 
 
 def bench_module(name: str) -> Any:
-    """A script of bench/ as a module; what stands beside it can be imported while it is loaded."""
-    folder = Path(__file__).resolve().parent.parent / "bench"
-    sys.path.insert(0, str(folder))
+    """A script of bench/ as a module; what it imports by plain name is found while it is loaded."""
+    bench = Path(__file__).resolve().parent.parent / "bench"
+    path = next(bench.rglob(f"{name}.py"))
+    folders = [str(folder) for folder in (bench, *bench.iterdir()) if folder.is_dir()]
+    sys.path[:0] = folders
     try:
-        spec = importlib.util.spec_from_file_location(f"bench_{name}", folder / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
         assert spec is not None and spec.loader is not None  # noqa: PT018
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
-        sys.path.remove(str(folder))
+        del sys.path[: len(folders)]
     return module
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,76 @@ def wrong_imports(room: str, source: str) -> list[str]:
         elif any(name == bad or name.startswith(f"{bad}.") for bad in FORBIDDEN_OUTSIDE[room]):
             wrong.append(f"line {node.lineno}: {name}")
     return wrong
+
+
+def module_of(path: Path) -> str:
+    """The name by which a file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("zerodraft", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def needed(source: str, modules: set[str]) -> set[str]:
+    """Those of ``modules`` that a file imports when it runs, inside functions too; for types alone is not counted."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            node.body = []
+    return {name for name, _ in imported(tree)} & modules
+
+
+def circle(sources: dict[str, str]) -> list[str]:
+    """One way round among these modules, the first named again at the end; [] if there is none."""
+    modules = set(sources)
+    graph = {name: needed(source, modules - {name}) for name, source in sources.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def reached_by_string(source: str) -> list[str]:
+    """Calls that import one of our own modules by a string, which no other check here can see."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func).split(".")[-1] in ("import_module", "__import__", "find_spec", "resolve_name")
+        and "zerodraft" in ast.unparse(call.args[0])
+    ]
+
+
+def test_no_module_needs_one_that_needs_it() -> None:
+    assert circle({module_of(path): path.read_text("utf-8") for path in FILES}) == []
+
+
+def test_a_circle_is_seen() -> None:
+    there = "from zerodraft.integrations.b import x"
+    back = "def f():\n    import zerodraft.integrations.a"
+    package = "from zerodraft.integrations import a"
+    types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from zerodraft.integrations.a import y"
+    for second, is_one in ((back, True), (package, True), (types, False), ("", False)):
+        found = circle({"zerodraft.integrations.a": there, "zerodraft.integrations.b": second})
+        assert bool(found) == is_one, second
+    assert circle({"zerodraft.a": "import zerodraft.b", "zerodraft.b": "import zerodraft.c", "zerodraft.c": ""}) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_are_entered_by_import_alone(path: Path) -> None:
+    """Only the face resolves our own names by strings."""
+    if path == ROOT / "lookup" / "runtime" / "warm_up.py":
+        return  # it names kernel files of its own room, to compile each
+    assert reached_by_string(path.read_text("utf-8")) == []
+
+
+def test_a_string_that_leads_to_a_room_is_seen() -> None:
+    for line in (
+        'importlib.import_module("zerodraft.integrations.hf.cost_measure")',
+        'import_module(f"zerodraft.lookup.{core}")',
+        '__import__("zerodraft.kernels.verify")',
+    ):
+        assert reached_by_string(f"def f():\n    {line}"), line
+    assert reached_by_string('importlib.import_module("tomllib")') == []
 
 
 def test_there_is_something_to_check() -> None:

@@ -16,22 +16,23 @@ def check() -> Any:
     return support.bench_module("vllm_check")
 
 
-def test_half_of_the_vocabulary_follows_the_cycle_and_the_other_half_the_attention(check: Any, tmp_path: Path) -> None:
+def test_half_of_the_vocabulary_follows_the_cycle_and_the_other_half_the_attention(tmp_path: Path) -> None:
     import torch
     import transformers
 
-    check.make_model(tmp_path)
+    requests = support.bench_module("vllm_requests")
+    requests.make_model(tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     rng = random.Random(0)
-    prompt = check.copying()["prompts"][0]
-    assert prompt[:300] != check.cycle(0, 300)
+    prompt = requests.copying()["prompts"][0]
+    assert prompt[:300] != requests.cycle(0, 300)
     with torch.no_grad():
-        following = model(torch.tensor([check.cycle(0, 400)])).logits[0].argmax(-1).tolist()
-        starts = [[[*check.free(rng, 30), 7 + case] for _ in range(2)] for case in range(20)]
+        following = model(torch.tensor([requests.cycle(0, 400)])).logits[0].argmax(-1).tolist()
+        starts = [[[*requests.free(rng, 30), 7 + case] for _ in range(2)] for case in range(20)]
         pairs = [[model(torch.tensor([start])).logits[0, -1].argmax().item() for start in pair] for pair in starts]
-    assert following == check.cycle(1, 400)
+    assert following == requests.cycle(1, 400)
     assert sum(a != b for a, b in pairs) > 8  # what came before decides
-    assert max(max(pair) for pair in pairs) < check.FIRST_OF_CYCLE
+    assert max(max(pair) for pair in pairs) < requests.FIRST_OF_CYCLE
     words = transformers.AutoTokenizer.from_pretrained(tmp_path)("t17 t1999")["input_ids"]
     assert words == [17, 1999]
 

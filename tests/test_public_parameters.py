@@ -98,6 +98,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "CostCurve.table": {"positions": ["x", -1, 2.5, True], "context": ["x", -1, NAN]},
     "CostCurve.shared_by": {"num_rows": ["x", 0, 1.5, None]},
     "CostCurve.measure": {"model": MODEL, "refresh": FLAG, "max_seconds": ["x", 0.0, -1.0, NAN, None]},
+    "measure_cost": {"model": MODEL, "refresh": FLAG, "max_seconds": ["x", 0.0, -1.0, NAN, None]},
     "CostCurve.load": {"file": [*PATH, "", "/nowhere"], "name": [5, None, "unknown"]},
     "CostCurve.from_dict": {"entry": [5, None, {}, {"points": 3}, {"points": [[1, 1.0], [2, 2.0]], "row_cost": "x"}]},
     "Draft": {
@@ -202,7 +203,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "drafter": [5, "x", Drafter, zerodraft.DraftPolicy()],
         "policy": [3, "auto", {}],
         "lookahead": [3, True, "x", Drafter()],
-        "tie_guard": [1, True, None, "maybe"],
+        "tie_guard": [1, True, None, "maybe", "on"],
         "compile": [1, True, None, "maybe"],
         "trace": FLAG,
     },
@@ -211,7 +212,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "drafter": [5, "x", Drafter, zerodraft.DraftPolicy()],
         "policy": [3, "auto", {}],
         "lookahead": [3, True, "x", Drafter()],
-        "tie_guard": [1, True, None, "maybe"],
+        "tie_guard": [1, True, None, "maybe", "on"],
         "compile": [1, True, None, "maybe"],
         "trace": FLAG,
         "streamer": [3, "x", object()],
@@ -308,6 +309,7 @@ def _goods() -> dict[str, Callable[[], dict[str, Any]]]:
         "CostCurve.cost": lambda: {"positions": 3},
         "CostCurve.table": lambda: {"positions": 3},
         "CostCurve.measure": lambda: {"model": support.tiny("llama")},
+        "measure_cost": lambda: {"model": support.tiny("llama")},
         "CostCurve.load": lambda: {
             "file": str(ROOT / "bench/curves.json"),
             "name": "x",
@@ -420,7 +422,15 @@ def test_what_is_wrong_is_refused_in_words(name: str, parameter: str) -> None:
 def test_right_values_pass() -> None:
     """The rows' other arguments are right, so it is the wrong one that is refused."""
     for name in WRONG:
-        if name in ("CostCurve.measure", "CostCurve.load", "Drafter.save", "attach", "detach", "edit_text"):
+        if name in (
+            "CostCurve.measure",
+            "measure_cost",
+            "CostCurve.load",
+            "Drafter.save",
+            "attach",
+            "detach",
+            "edit_text",
+        ):
             continue  # files, long looks, and a model that is no editor
         if not _good(name):
             continue

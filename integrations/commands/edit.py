@@ -38,6 +38,7 @@ from zerodraft.integrations.commands.terminal import (
     one_line_errors,
     print_diff,
     print_json,
+    print_spans,
     spans_of,
     status,
     summary,
@@ -241,8 +242,6 @@ class _Work:
         elif not _is_stdout(self.output):
             print_diff(diff)
         if show_drafts:
-            from zerodraft.integrations.report.colouring import print_spans
-
             print_spans(spans_of(loaded, result), stderr=True)
         name = "" if self.num_files == 1 else f"[{number}/{len(self.sources)}] {source.path}: "
         for remark in result.remarks:

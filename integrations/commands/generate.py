@@ -33,6 +33,7 @@ from zerodraft.integrations.commands.terminal import (
     load,
     one_line_errors,
     print_json,
+    print_spans,
     spans_of,
     summary,
     talk,
@@ -67,7 +68,8 @@ def generate(
 ) -> None:
     """Let a model answer a prompt, and stream the text."""
     with one_line_errors():
-        from zerodraft.integrations.pipelines.generating import check_length, generate_text
+        from zerodraft.integrations.pipelines.generating import generate_text
+        from zerodraft.integrations.pipelines.settings import check_length
         from zerodraft.integrations.pipelines.streaming import TextStream
 
         check_length(max_new_tokens)
@@ -95,8 +97,6 @@ def generate(
             values = {"text": result.text, "hit_limit": result.hit_limit, "finish_reason": result.finish_reason}
             print_json(json_values(loaded, result, **values))
         if show_drafts:
-            from zerodraft.integrations.report.colouring import print_spans
-
             print_spans(spans_of(loaded, result), stderr=as_json)
         elif not as_json:
             write_out("\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from zerodraft.integrations.pipelines.generating import Drafting, Sampling
+    from zerodraft.integrations.pipelines.settings import Drafting, Sampling
 
 Model = Annotated[str, typer.Option(help="Folder, hub id, or 'demo': a small model that is fetched once.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16; auto is float32 on a CPU.")]
@@ -45,7 +45,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with t
 
 def sampling_of(temperature: float, top_p: float, seed: int | None) -> Sampling:
     """The sampling that the options ask for; one without effect is an error here, where nobody reads warnings."""
-    from zerodraft.integrations.pipelines.generating import Sampling
+    from zerodraft.integrations.pipelines.settings import Sampling
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -71,7 +71,7 @@ def drafting_of(
         raise ValueError(f"{'--remember' if remember else '--namespace'} needs --memory")
     if no_draft and (recycle or lookahead is not None):
         raise ValueError("--no-draft drafts from no source: give no --recycle and no --lookahead with it")
-    from zerodraft.integrations.pipelines.generating import Drafting
+    from zerodraft.integrations.pipelines.settings import Drafting
 
     asked, beside = Drafting(None, not no_draft, max_draft_tokens, namespace, remember, trace), _lookahead(lookahead)
 

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -153,6 +153,38 @@ def spans_of(loaded: LoadedModel, result: EditResult | GenerateResult) -> list[t
     trace = result.stats.trace
     assert trace is not None
     return spans(loaded.tokenizer, result.token_ids, trace.sources())
+
+
+def print_spans(found: Sequence[tuple[str, str]], *, stderr: bool = False) -> None:
+    """Print the text, coloured where this is a terminal, and on stderr what the colours mean."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from zerodraft.integrations.report.colouring import LOOKS
+    from zerodraft.lookup.measure.trace import PLAIN
+
+    def style_of(source: str) -> str:
+        return "" if source == PLAIN else f"black on {LOOKS[source].terminal}"
+
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        shown = Text()
+        for source, text in found:
+            shown.append(_visible(text), style=style_of(source))
+        console.print(shown)
+    else:  # byte for byte
+        plain = "".join(text for _, text in found) + "\n"
+        console.file.write(plain) if stderr else write_out(plain)
+    legend = Text("colours: ")
+    for source in dict.fromkeys(source for source, _ in found):
+        legend.append(f"{source}", style=style_of(source))
+        legend.append(f" {LOOKS[source].meaning}; ")
+    Console(stderr=True, highlight=False, soft_wrap=True).print(legend[:-2])
+
+
+def _visible(text: str) -> str:
+    """Show what could steer a terminal as what it is; line breaks and tabs stay."""
+    return "".join(char if char in "\n\t" or char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
 
 def print_diff(diff: str, *, stderr: bool = False) -> None:

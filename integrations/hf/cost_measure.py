@@ -22,6 +22,7 @@ import torch
 from zerodraft.integrations.hf.chains import ChainTarget, behind_prompt
 from zerodraft.integrations.hf.support import check_model
 from zerodraft.integrations.hf.target import Target
+from zerodraft.lookup.checks import flag, number_in, shown
 from zerodraft.lookup.cost import DEFAULT_CURVE, CostCurve
 from zerodraft.lookup.draft import Draft
 from zerodraft.lookup.runtime.at_fork import NEVER, held_at_fork
@@ -44,6 +45,29 @@ _timed_here: set[Path] = set()  # in this process: one call after another is not
 _unwritten: dict[Path, Times] = {}  # timed in this process, where the disk took nothing
 _lock: Final = held_at_fork(threading.Lock(), NEVER)  # one measurement at a time
 _log = logging.getLogger(__name__)
+
+
+def measure_cost(model: PreTrainedModel, *, refresh: bool = False, max_seconds: float = 8.0) -> CostCurve:
+    """Time the forwards of a Hugging Face model, or read what was timed earlier on this machine.
+
+    Kept on disk by model, dtype, device and threads; ``DraftPolicy(cost="auto")`` does the same by itself.
+
+    Args:
+        model: a decoder-only model of transformers.
+        refresh: time it even if there is a curve on disk: what ran beside the last measurement is in it.
+        max_seconds: about how long it may take.
+
+    Returns:
+        The curve, for ``DraftPolicy(cost=...)``; costs in seconds at 512 and 4096 tokens of context.
+
+    Raises:
+        ValueError: an argument of another type or outside its range, named.
+    """
+    flag("refresh", refresh)
+    number_in("max_seconds", max_seconds, 0.0, above=True)
+    if not callable(getattr(model, "get_input_embeddings", None)):
+        raise ValueError(f"model must be a transformers model, got {shown(model)}")
+    return measured_curve(model, refresh=refresh, max_seconds=max_seconds)
 
 
 def measured_curve(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import operator
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import (
-    EncoderNoRepeatNGramLogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     StoppingCriteriaList,
@@ -23,6 +21,8 @@ from transformers import (
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
 
+from zerodraft.integrations.hf.generators import default_generator
+from zerodraft.integrations.hf.near_ties import NearTies
 from zerodraft.kernels.verify import Walk, pick
 from zerodraft.lookup.draft import Draft, StopReason
 
@@ -49,7 +49,7 @@ class Row:
         streamer: Any = None,
         keep_scores: bool = False,
         keep_logits: bool = False,
-        guard: TieGuard | None = None,
+        ties: NearTies | None = None,
     ) -> None:
         """``prompt``: token ids int64 (n,), left padding included. ``is_context``: max_length is the model's own."""
         self.length = len(prompt)
@@ -62,10 +62,9 @@ class Row:
         self._streamer = streamer
         self.scores: tuple[torch.Tensor, ...] | None = () if keep_scores else None
         self.logits: tuple[torch.Tensor, ...] | None = () if keep_logits else None
-        self._guard = guard
+        self._ties = ties
         self.last_id = 0
         self.finish_reason: str | None = None  # "eos", "stop", "criterion", "length" or "context" once it has ended
-        self.is_guarded = False  # the tie guard wants the next token from a forward over one position
 
     @property
     def ids(self) -> torch.Tensor:
@@ -82,22 +81,20 @@ class Row:
         """Tokens that may still be emitted."""
         return self._max_length - self.length
 
-    def step(self, logits: torch.Tensor, *, is_wide: bool) -> tuple[int | None, str | None]:
+    def step(self, logits: torch.Tensor, *, is_wide: bool) -> tuple[int, str | None]:
         """Pick the token after one position and append it.
 
         Args:
             logits: raw logits (1, V) of the position, any float dtype.
-            is_wide: they come from a forward over more than one position, so the tie guard may ask for a narrow one.
+            is_wide: they come from a forward over more than one position, where near-ties are looked for.
 
         Returns:
-            (token id, reason the row ends here or None), or (None, "guard") if nothing was picked.
+            (token id, reason the row ends here or None).
         """
         raw = logits.to(copy=True, dtype=torch.float32, device=self._ids.device)
         scores = self._processors(self.ids, raw) if self._processors else raw
-        if is_wide and self._guard is not None and self._guard.is_tie(scores, self.do_sample, self._generator):
-            self._guard.num_ties += 1
-            if self._guard.stops:
-                return None, "guard"
+        if is_wide and self._ties is not None:
+            self._ties.look(scores, self.do_sample, self._generator)
         if self.scores is not None:
             self.scores += (scores,)
         if self.logits is not None:
@@ -114,12 +111,12 @@ class Row:
         """True if what is picked depends on the logits alone, so that positions can be looked at ahead."""
         kept = self.scores is not None or self.logits is not None
         simple = all(type(processor) in _STATELESS for processor in self._processors)
-        return simple and self._limits is not None and self._guard is None and not kept
+        return simple and self._limits is not None and self._ties is None and not kept
 
     @property
     def generator(self) -> torch.Generator:
         """Where the row's randomness comes from."""
-        return _default_generator(self.device) if self._generator is None else self._generator
+        return default_generator(self.device) if self._generator is None else self._generator
 
     @property
     def device(self) -> torch.device:
@@ -227,75 +224,3 @@ class _Limits:
             else:
                 return None
         return cls(max_length, eos_ids) if type(criteria) is StoppingCriteriaList else None
-
-
-# How close is too close, as a multiple of eps · max|logit|: a margin for the width error, not a measurement of it.
-_WIDTH_ERROR = {torch.float32: 16.0, torch.float16: 2.0, torch.bfloat16: 1.0}
-
-
-class TieGuard:
-    """Watches for places where a wide forward's rounding could turn the choice.
-
-    Logits of a forward over many positions differ from those of a narrow one in the last bits. Where the best two
-    candidates are closer than that, the choice could differ from plain decoding's. ``num_ties`` counts such places;
-    with ``stops`` the accepted path ends there and the token is decided by a forward over one position.
-    """
-
-    def __init__(self, dtype: torch.dtype, *, stops: bool) -> None:
-        self.stops = stops
-        self.num_ties = 0
-        self._relative = torch.finfo(dtype).eps * _WIDTH_ERROR.get(dtype, 16.0)
-
-    def is_tie(self, scores: torch.Tensor, do_sample: bool, generator: torch.Generator | None) -> bool:
-        """True if the two likeliest tokens (under the noise the draw is about to use, when sampling) are too close."""
-        finite = scores[torch.isfinite(scores)]
-        if finite.numel() < 2:
-            return False
-        values = _perturbed(scores, generator) if do_sample else scores
-        first, second = torch.topk(values, 2, dim=-1).values[0].tolist()
-        return bool(first - second < self._relative * float(finite.abs().max()))
-
-
-def _perturbed(scores: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """log(p / noise) with the noise that ``torch.multinomial`` would draw next; the generator is left as it was."""
-    probs = torch.nn.functional.softmax(scores, dim=-1)
-    state = _default_generator(scores.device) if generator is None else generator
-    saved = state.get_state()
-    noise = torch.empty_like(probs).exponential_(1, generator=generator)
-    state.set_state(saved)
-    return torch.log(probs) - torch.log(noise)
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        return torch.cuda.default_generators[index]
-    return torch.default_generator
-
-
-def split_processors(processors: LogitsProcessorList, row: int, num_rows: int) -> LogitsProcessorList:
-    """Give a row of a batch its own processors: its slice of per-row state, its batch index bound.
-
-    A processor that holds a module (classifier-free guidance) cannot be split.
-
-    Raises:
-        ValueError: naming the processor's class.
-    """
-    if num_rows == 1:
-        return processors
-    own = LogitsProcessorList()
-    for processor in processors:
-        if any(isinstance(value, torch.nn.Module) for value in vars(processor).values()):
-            raise ValueError(f"{type(processor).__name__} holds a model and cannot be split over a batch of {num_rows}")
-        mine = copy.deepcopy(processor)
-        for name in ("prompt_ignore_length", "encoder_input_ids"):
-            value = getattr(mine, name, None)
-            if isinstance(value, torch.Tensor) and value.ndim >= 1 and value.shape[0] == num_rows:
-                setattr(mine, name, value[row : row + 1])
-        if isinstance(mine, EncoderNoRepeatNGramLogitsProcessor):
-            mine.batch_size, mine.generated_ngrams = 1, mine.generated_ngrams[row : row + 1]
-        allowed = getattr(mine, "_prefix_allowed_tokens_fn", None)
-        if allowed is not None:
-            mine._prefix_allowed_tokens_fn = lambda _, ids, allowed=allowed: allowed(row, ids)
-        own.append(mine)
-    return own

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from zerodraft.integrations.pipelines.generating import Call, Written
+from zerodraft.integrations.pipelines.call import Call, Written
 from zerodraft.lookup.measure.stats import GenerationStats
 
 if TYPE_CHECKING:
@@ -128,6 +128,14 @@ class Comparison:
             }
             for way in self.ways
         }
+
+
+def run_or_compare(call: Call, streamer: Any, compare: bool) -> tuple[Written, Comparison | None]:
+    """Decode the request with zerodraft, beside the other ways if asked for."""
+    if not compare:
+        return call.run(streamer=streamer), None
+    comparison = compare_ways(call, streamer=streamer)
+    return comparison.zerodraft.written, comparison
 
 
 def compare_ways(call: Call, *, streamer: Any = None, say: Callable[[str], None] | None = None) -> Comparison:

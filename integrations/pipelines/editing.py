@@ -7,24 +7,15 @@ carry, an answer without an end, lines that a placeholder stands for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from zerodraft.integrations.pipelines.call import Call, Written, context_size, end_ids, settings_left_out
+from zerodraft.integrations.pipelines.compare import Comparison, run_or_compare
 from zerodraft.integrations.pipelines.fence import Answer, Block, fence_for
-from zerodraft.integrations.pipelines.generating import (
-    Call,
-    Drafting,
-    Sampling,
-    Written,
-    check_door,
-    check_length,
-    check_ways,
-    context_size,
-    end_ids,
-    settings_left_out,
-)
 from zerodraft.integrations.pipelines.line_diff import unified_diff
 from zerodraft.integrations.pipelines.losses import has_shrunk, placeholder, remarks
 from zerodraft.integrations.pipelines.original import Original
+from zerodraft.integrations.pipelines.settings import Drafting, Sampling, check_door, check_length, check_ways
 from zerodraft.integrations.pipelines.streaming import Detokenizer
 from zerodraft.integrations.pipelines.text_ids import (
     TextError,
@@ -35,9 +26,6 @@ from zerodraft.integrations.pipelines.text_ids import (
     text_ids,
 )
 from zerodraft.lookup.measure.stats import GenerationStats
-
-if TYPE_CHECKING:
-    from zerodraft.integrations.pipelines.compare import Comparison
 
 _MARGIN: Final = 256  # tokens an edited file may be longer than one and a half times the old one
 _REQUEST: Final = "Answer with the whole file in one code block and nothing else."
@@ -141,7 +129,7 @@ def edit_text(
         sampling=sampling,
         drafting=drafting,
     )
-    written, comparison = edit.call.run_or_compare(streamer, compare)
+    written, comparison = run_or_compare(edit.call, streamer, compare)
     return edit.result(written, comparison, allow_loss=allow_loss)
 
 

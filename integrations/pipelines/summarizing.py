@@ -6,17 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from zerodraft.integrations.pipelines.generating import (
-    Drafting,
-    Sampling,
-    check_door,
-    check_length,
-    check_ways,
-    context_size,
-    end_ids,
-    generate_options,
-    is_attached,
-)
+from zerodraft.integrations.pipelines.call import context_size, end_ids, generate_options, is_attached
+from zerodraft.integrations.pipelines.settings import Drafting, Sampling, check_door, check_length, check_ways
 from zerodraft.integrations.pipelines.splitting import split_text
 from zerodraft.integrations.pipelines.text_ids import chat_ids, check_text, text_ids
 from zerodraft.lookup.checks import first_line, shown
@@ -313,7 +304,7 @@ class _Writer:
             output = model.generate(input_ids=ids, attention_mask=mask, **options)
             self.stats.merge(model.generate.stats)
         else:
-            from zerodraft.integrations.hf.attach import speculate
+            from zerodraft.integrations.hf.speculation import speculate
 
             decode = speculate(self.drafting.drafter, on_finish=self.stats.merge)
             output = own(input_ids=ids, attention_mask=mask, custom_generate=decode, **options)

@@ -1,11 +1,10 @@
-"""Which token came from where, in colours: on a terminal and in a report."""
+"""Which token came from where, and the colours that say so on a terminal and in a report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from zerodraft.integrations.commands.terminal import write_out
 from zerodraft.integrations.pipelines.streaming import Detokenizer
 from zerodraft.lookup.measure.trace import PLAIN
 
@@ -58,34 +57,3 @@ def _append(found: list[Span], source: str, text: str) -> None:
     if found and found[-1][0] == source:
         text = found.pop()[1] + text
     found.append((source, text))
-
-
-def print_spans(found: Sequence[Span], *, stderr: bool = False) -> None:
-    """Print the text, coloured where this is a terminal, and on stderr what the colours mean."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    if console.is_terminal:
-        shown = Text()
-        for source, text in found:
-            shown.append(_visible(text), style=style_of(source))
-        console.print(shown)
-    else:  # byte for byte
-        plain = "".join(text for _, text in found) + "\n"
-        console.file.write(plain) if stderr else write_out(plain)
-    legend = Text("colours: ")
-    for source in dict.fromkeys(source for source, _ in found):
-        legend.append(f"{source}", style=style_of(source))
-        legend.append(f" {LOOKS[source].meaning}; ")
-    Console(stderr=True, highlight=False, soft_wrap=True).print(legend[:-2])
-
-
-def style_of(source: str) -> str:
-    """The terminal style of a source: coloured ground for drafted tokens, nothing for plain ones."""
-    return "" if source == PLAIN else f"black on {LOOKS[source].terminal}"
-
-
-def _visible(text: str) -> str:
-    """Show what could steer a terminal as what it is; line breaks and tabs stay."""
-    return "".join(char if char in "\n\t" or char.isprintable() else f"\\x{ord(char):02x}" for char in text)

@@ -14,11 +14,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerodraft.integrations.hf.attach import attach, detach, speculate
+    from zerodraft.integrations.hf.attach import attach, detach
+    from zerodraft.integrations.hf.cost_measure import measure_cost
+    from zerodraft.integrations.hf.speculation import speculate
     from zerodraft.integrations.hf.support import Unsupported
     from zerodraft.integrations.memories import open_memory
     from zerodraft.integrations.pipelines.editing import EditError, edit_text
-    from zerodraft.integrations.pipelines.generating import Drafting, Sampling, generate_text
+    from zerodraft.integrations.pipelines.generating import generate_text
+    from zerodraft.integrations.pipelines.settings import Drafting, Sampling
     from zerodraft.integrations.pipelines.summarizing import summarize_text, summarize_texts
     from zerodraft.lookup.copy.ngram_index import NgramIndex
     from zerodraft.lookup.cost import CostCurve
@@ -55,12 +58,13 @@ _HOME_OF = {
     "GenerationStats": "zerodraft.lookup.measure.stats",
     "edit_text": "zerodraft.integrations.pipelines.editing",
     "EditError": "zerodraft.integrations.pipelines.editing",
-    "Drafting": "zerodraft.integrations.pipelines.generating",
-    "Sampling": "zerodraft.integrations.pipelines.generating",
+    "Drafting": "zerodraft.integrations.pipelines.settings",
+    "Sampling": "zerodraft.integrations.pipelines.settings",
     "generate_text": "zerodraft.integrations.pipelines.generating",
     "attach": "zerodraft.integrations.hf.attach",
     "detach": "zerodraft.integrations.hf.attach",
-    "speculate": "zerodraft.integrations.hf.attach",
+    "speculate": "zerodraft.integrations.hf.speculation",
+    "measure_cost": "zerodraft.integrations.hf.cost_measure",
     "Unsupported": "zerodraft.integrations.hf.support",
     "summarize_text": "zerodraft.integrations.pipelines.summarizing",
     "summarize_texts": "zerodraft.integrations.pipelines.summarizing",
@@ -89,6 +93,7 @@ __all__ = [
     "detach",
     "edit_text",
     "generate_text",
+    "measure_cost",
     "open_memory",
     "speculate",
     "summarize_text",
@@ -103,8 +108,16 @@ def __getattr__(name: str) -> Any:
     except KeyError:
         raise AttributeError(f"module 'zerodraft' has no attribute {name!r}") from None
     value = getattr(importlib.import_module(home), name)
+    if name == "CostCurve":
+        value.measure = staticmethod(_measure)
     globals()[name] = value
     return value
+
+
+def _measure(model: Any, *, refresh: bool = False, max_seconds: float = 8.0) -> CostCurve:
+    """``measure_cost`` by its earlier name, ``CostCurve.measure``: the class's own room cannot time a model."""
+    curve: CostCurve = __getattr__("measure_cost")(model, refresh=refresh, max_seconds=max_seconds)
+    return curve
 
 
 def __dir__() -> list[str]:

@@ -304,7 +304,8 @@ def test_help_states_the_defaults_of_the_code() -> None:
     import inspect
 
     from zerodraft.integrations.pipelines.editing import edit_text
-    from zerodraft.integrations.pipelines.generating import Drafting, Sampling, generate_text
+    from zerodraft.integrations.pipelines.generating import generate_text
+    from zerodraft.integrations.pipelines.settings import Drafting, Sampling
 
     for command, function in ((cli.edit, edit_text), (cli.generate, generate_text)):
         mine = {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}

@@ -8,6 +8,7 @@ import pytest
 
 import zerodraft
 from zerodraft.integrations.pipelines import compare
+from zerodraft.integrations.pipelines.call import Call
 from zerodraft.integrations.pipelines.compare import (
     PLAIN,
     PROMPT_LOOKUP,
@@ -17,7 +18,7 @@ from zerodraft.integrations.pipelines.compare import (
     first_difference,
 )
 from zerodraft.integrations.pipelines.editing import Edit
-from zerodraft.integrations.pipelines.generating import Call, Sampling
+from zerodraft.integrations.pipelines.settings import Sampling
 
 CODE = "def area(width, height):\n    return width * height\n\n\nprint(area(3, 4))\n"
 NEW = CODE.replace("width", "breadth")

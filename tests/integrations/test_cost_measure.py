@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 
@@ -69,14 +70,36 @@ def test_a_row_costs_what_it_takes_longer_than_its_positions(tmp_path, monkeypat
     assert measured_curve(tiny("llama"), cache_dir=tmp_path) == curve  # as it comes back from the file
 
 
-def test_the_curve_is_measured_by_its_own_name(tmp_path, monkeypatch):
+def test_the_curve_is_measured_by_its_public_names(tmp_path, monkeypatch):
     from zerodraft.integrations.hf import cost_measure
 
     monkeypatch.setattr(cost_measure, "_default_folder", lambda: tmp_path)
     model = tiny("llama")
-    curve = CostCurve.measure(model, max_seconds=0.1)
-    assert CostCurve.measure(model) == measured_curve(model) == curve
+    curve = zerodraft.measure_cost(model, max_seconds=0.1)
+    assert zerodraft.CostCurve.measure(model) == zerodraft.measure_cost(model) == measured_curve(model) == curve
     assert len(list(tmp_path.iterdir())) == 1
+    assert zerodraft.CostCurve is CostCurve
+
+
+def test_the_earlier_name_in_a_fresh_process():
+    """From the face it times; from its own module, which knows no model, it names the door."""
+    script = """
+import zerodraft.lookup.cost as cost
+try:
+    cost.CostCurve.measure(3)
+except RuntimeError as error:
+    print(error)
+from zerodraft import CostCurve
+try:
+    CostCurve.measure(3)
+except ValueError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == [
+        "to time a model call zerodraft.measure_cost(model)",
+        "model must be a transformers model, got 3",
+    ], run.stderr
 
 
 def test_models_do_not_share_a_curve(tmp_path):
@@ -131,8 +154,8 @@ def nowhere(monkeypatch, tmp_path, where):
 @pytest.mark.parametrize("library", ["platformdirs", "without"])
 def test_without_a_home_a_model_is_timed_once_per_process(monkeypatch, tmp_path, caplog, where, library):
     """CASES 52: attach works, with one warning; a second model like it, another attach and a call time nothing."""
-    from zerodraft.integrations.hf import attach as doors
     from zerodraft.integrations.hf import cost_measure
+    from zerodraft.integrations.hf import settings as doors
 
     nowhere(monkeypatch, tmp_path, where)
     if library == "without":

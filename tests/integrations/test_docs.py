@@ -36,9 +36,9 @@ NOT_AS_WRITTEN: list[tuple[str, str, list[str]]] = [
     (r"make bench", "needs the extra bench, which CI leaves out, and half a minute", ["make --dry-run bench"]),
     (r"make test-families", "20 minutes; a run of its own", ["make --dry-run test-families"]),
     (r"make test-vllm", "minutes, and 3.5 GB once; a run of its own", ["make --dry-run test-vllm"]),
-    (r"python bench/replicas\.py", "two minutes", ["python bench/replicas.py --seconds 7 --cap 30000"]),
+    (r"python bench replicas", "two minutes", ["python bench replicas --seconds 7 --cap 30000"]),
     (r"make soak", "ten minutes; tests/lookup/test_soak.py runs it in small", ["make --dry-run soak"]),
-    (r"(vllm|python bench/vllm_check\.py).*", "needs vLLM, minutes and 3.5 GB to install", []),
+    (r"(vllm|python bench vllm_check).*", "needs vLLM, minutes and 3.5 GB to install", []),
     (r"bench/gpu\.sh.*", "needs a GPU, or minutes without; tests/test_bench_gpu.py runs it in small", []),
 ]
 
@@ -89,7 +89,7 @@ def blocks_of(page: Path) -> list[Block]:
     for indented in re.finditer(r"(?:^ {4}\S[^\n]*\n(?:^ {4,}\S[^\n]*\n)*)", rest, flags=re.MULTILINE):
         found.append((indented.start(), re.sub(r"^ {4}", "", indented[0], flags=re.MULTILINE), ""))
     blocks = [Block(page, text[:start].count("\n") + 1, code, language) for start, code, language in sorted(found)]
-    spans = re.findall(r"`((?:python bench/|make \w|pip \w|bench/gpu\.sh -)[^`\n]*)`", text)
+    spans = re.findall(r"`((?:python bench/|python bench [a-z]|make \w|pip \w|bench/gpu\.sh -)[^`\n]*)`", text)
     return [*blocks, Block(page, 0, "".join(f"{span}\n" for span in spans), "sh")] if spans else blocks
 
 
@@ -247,13 +247,15 @@ def options_of(path: list[str]) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_the_text_names_exists(page: Path) -> None:
     """Commands and options, scripts, make targets, extras and pages, wherever they are mentioned."""
-    text = page.read_text("utf-8")
+    text = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"))
     for span in re.findall(r"`zerodraft ([a-z][^`]*)`", text):
         words = span.split()
         path = words[:2] if words[0] == "memory" and len(words) > 1 else words[:1]
         assert {word for word in words if word.startswith("-")} <= options_of(path), span
-    for script in re.findall(r"bench/\w+\.(?:py|sh|json)", text):
+    for script in re.findall(r"bench/[\w/]+\.(?:py|sh|json)", text):
         assert (ROOT / script).exists(), script
+    for script in re.findall(r"python bench ([a-z]\w*)", text):
+        assert list((ROOT / "bench").rglob(f"{script}.py")), script
     for test in re.findall(r"tests/[\w/]+\.py", text):
         assert (ROOT / test).exists(), test
     for other in re.findall(r"`(?:docs/)?(\w+\.md)`", text):

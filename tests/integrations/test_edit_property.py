@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from stand_ins import as_text, byte_tokenizer, llama2_style_tokenizer, metaspace_tokenizer, scripted_llama
 
+from zerodraft.integrations.pipelines.call import Written
 from zerodraft.integrations.pipelines.editing import Edit, edit_text
-from zerodraft.integrations.pipelines.generating import Written
 from zerodraft.integrations.pipelines.original import Original
 from zerodraft.lookup.measure.stats import GenerationStats
 

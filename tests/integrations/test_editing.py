@@ -11,7 +11,7 @@ from stand_ins import tiny_llama
 
 import zerodraft
 from zerodraft.integrations.pipelines.editing import EditError, edit_text
-from zerodraft.integrations.pipelines.generating import Drafting, Sampling
+from zerodraft.integrations.pipelines.settings import Drafting, Sampling
 
 CODE = "def area(width, height):\n    return width * height\n\n\nprint(area(3, 4))\n"
 NEW = CODE.replace("width", "breadth")

@@ -97,7 +97,7 @@ def test_a_cache_that_can_be_cropped_is_cropped():
     model, ids = support.tiny_of("bloom", "BloomForCausalLM"), support.prompt(1, 24)
     expected = support.plain(model, ids, max_new_tokens=NEW)
     for drafter in (support.oracle(expected[0]), support.adversary(expected[0])):
-        got, stats = support.ours(model, ids, drafter, settings={"tie_guard": "on"}, max_new_tokens=NEW)
+        got, stats = support.ours(model, ids, drafter, max_new_tokens=NEW)
         assert torch.equal(got, expected)
         assert stats.num_replayed_positions == 0
         assert stats.num_decode_forwards < NEW / 2
@@ -181,7 +181,6 @@ def test_what_this_way_refuses_is_named_before_a_token():
     calls = [
         ({"input_ids": ids.repeat(2, 1)}, {}, "a batch of 2"),
         ({"input_ids": ids, "num_return_sequences": 2, "do_sample": True}, {}, "a batch of 2"),
-        ({"input_ids": ids}, {"tie_guard": "on"}, "tie_guard"),
         ({"input_ids": ids, "cache_implementation": "static"}, {}, "static"),
     ]
     zerodraft.attach(model)  # the trial, which runs forwards, is done

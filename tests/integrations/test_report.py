@@ -17,7 +17,8 @@ from typer.testing import CliRunner, Result
 
 from zerodraft.integrations import models
 from zerodraft.integrations.commands import cli
-from zerodraft.integrations.report.colouring import LOOKS, print_spans, spans
+from zerodraft.integrations.commands.terminal import print_spans
+from zerodraft.integrations.report.colouring import LOOKS, spans
 from zerodraft.lookup.draft import SOURCE_NAMES
 
 pytest.importorskip("jinja2")

@@ -15,7 +15,7 @@ import zerodraft
 from zerodraft.integrations import models
 from zerodraft.integrations.commands import cli
 from zerodraft.integrations.pipelines import summarizing
-from zerodraft.integrations.pipelines.generating import Drafting, Sampling
+from zerodraft.integrations.pipelines.settings import Drafting, Sampling
 from zerodraft.integrations.pipelines.splitting import split_text
 from zerodraft.integrations.pipelines.summarizing import PRESETS, Summary, SummaryError, summarize_text, summarize_texts
 

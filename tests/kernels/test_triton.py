@@ -34,7 +34,7 @@ def test_twins_under_the_interpreter() -> None:
 
 def test_every_kernel_compiles_for_real_cards_without_spills() -> None:
     run = subprocess.run(
-        [sys.executable, "bench/compile_kernels.py", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [sys.executable, "bench", "compile_kernels", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert run.stdout, run.stderr[-4000:]
     rows = json.loads(run.stdout)

@@ -346,14 +346,6 @@ def test_a_reason_to_stop_ends_it_on_an_accepted_node_or_on_the_bonus() -> None:
     assert walk(*BRANCHES, step) == ((0,), (10, 77), "length")
 
 
-def test_no_token_at_a_node_keeps_what_was_emitted_before() -> None:
-    step, asked = scripted((10, None), (None, "guard"))
-    assert walk(*BRANCHES, step) == ((0,), (10,), "guard")
-    assert asked == [-1, 0]
-    step, _ = scripted((None, "guard"))
-    assert walk(*BRANCHES, step) == ((), (), "guard")
-
-
 def test_window_nodes_are_never_accepted() -> None:
     ids, parents, verify = [10, 20, 10, 30], [-1, 0, -1, 2], [False, False, True, False]
     step, asked = scripted((10, None), (30, None))

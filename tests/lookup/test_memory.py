@@ -18,8 +18,8 @@ from zerodraft.lookup.copy import _ngram_core as core
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.memory import segment as segment_module
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.memory.manifest import TokenizerError
 from zerodraft.lookup.memory.segment import Segment
 from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment

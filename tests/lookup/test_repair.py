@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.memory import manifest as manifest_module
 from zerodraft.lookup.memory import repair as repair_module
+from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.memory.manifest import MANIFEST, NoMemoryError, read_manifest
 from zerodraft.lookup.memory.repair import examine, repair
 from zerodraft.lookup.memory.segment_file import BLOCK_BYTES, MemoryFileError, map_file, read_header

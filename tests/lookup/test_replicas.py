@@ -1,4 +1,4 @@
-"""The short version of ``bench/replicas.py``: four processes share a directory, one is killed (CASES 6, 7)."""
+"""The short version of ``bench/serving/replicas.py``: four processes share a directory, one is killed (CASES 6, 7)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 
-REPLICAS = Path(__file__).parents[2] / "bench" / "replicas.py"
+BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with SIGKILL")
 def test_four_replicas_share_a_directory():
-    command = [sys.executable, REPLICAS, "--seconds", "7", "--cap", "30000"]
+    command = [sys.executable, BENCH, "replicas", "--seconds", "7", "--cap", "30000"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     figures = dict(line.split(": ") for line in result.stdout.splitlines())
