@@ -6,7 +6,10 @@ import math
 
 import numpy as np
 import pytest
-import reference
+import reference.copies
+import reference.policy
+import reference.prices
+import reference.replacements
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,10 +40,10 @@ GPU = CostCurve([(1, 1.0), (201, 2.0)])
 
 
 def expected_draft(
-    session: DraftSession, policy: DraftPolicy, room: int, depth: int, replacements: reference.Replacements
+    session: DraftSession, policy: DraftPolicy, room: int, depth: int, replacements: reference.replacements.Replacements
 ):
     tokens = session.index.token_ids.tolist()
-    copies = reference.find_copies(
+    copies = reference.copies.find_copies(
         tokens,
         session.copy_pointer,
         core.WINDOW,
@@ -54,9 +57,9 @@ def expected_draft(
         return [], copies
     tables = policy.tables(1, len(tokens))
     source = PREDICTION if copies[0][0] < session._num_predicted else CONTEXT
-    belief = reference.believed(session._weights[source].tolist())
+    belief = reference.policy.believed(session._weights[source].tolist())
     room = min(room, policy.max_draft_tokens)
-    nodes = reference.adaptive_draft(
+    nodes = reference.policy.adaptive_draft(
         tokens,
         copies,
         belief,
@@ -81,7 +84,7 @@ class Beside:
 
     def __init__(self, policy: DraftPolicy, prompt: list[int], prediction: list[int]) -> None:
         self.policy, self.session = policy, Drafter(policy=policy).begin(prompt, prediction)
-        self.replacements = reference.Replacements()
+        self.replacements = reference.replacements.Replacements()
         self._copies: list[tuple[int, int, int]] = []
 
     def propose(self, room: int, depth: int) -> Draft:
@@ -108,7 +111,7 @@ class Beside:
             return
         source = PREDICTION if self._copies[0][0] < session._num_predicted else CONTEXT
         breaks = self.policy.tables(1, len(text)).breaks.tolist()
-        weights[source], cursor = reference.learned(
+        weights[source], cursor = reference.policy.learned(
             weights[source].tolist(), breaks, text, came, self._copies[0], stop != "length", self.replacements
         )
         assert session._weights == pytest.approx(weights)
@@ -238,7 +241,7 @@ def test_prices_are_those_of_the_oracle(breaks, rises, max_nodes):
     prices = np.zeros_like(table)
     core.solve_prices(table, costs, max_nodes, prices)
     assert prices[0, 1:] == pytest.approx(
-        reference.tolls_and_prices([1.0, *breaks], costs.tolist(), max_nodes)[1][1:], abs=1e-9
+        reference.prices.tolls_and_prices([1.0, *breaks], costs.tolist(), max_nodes)[1][1:], abs=1e-9
     )
 
 
@@ -246,7 +249,7 @@ def test_worth_along_a_chain_adds_up_to_the_cost_it_saves():
     """The sum of worth telescopes: the best prefix under it is the cheapest way to verify the run."""
     breaks = [1.0, *(1.0 / (m + 2) for m in range(1, 40))]
     costs = DraftPolicy(cost=GPU).tables().costs.tolist()[:42]
-    tolls, prices = reference.tolls_and_prices(breaks, costs, 40)
+    tolls, prices = reference.prices.tolls_and_prices(breaks, costs, 40)
     best_n, best_net, survive, gain = 0, 0.0, 1.0, 0.0
     for n in range(1, 31):
         survive *= 1 - breaks[min(2 + n - 1, 39)]

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-import reference
+import reference.merge
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +24,9 @@ FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next t
 
 
 @st.composite
-def trees(draw) -> list[tuple[reference.Path, float]]:
+def trees(draw) -> list[tuple[reference.merge.Path, float]]:
     """A draft as its nodes (path, probability), parents first, likelier nodes first as far as that goes."""
-    nodes: dict[reference.Path, float] = {(): 1.0}
+    nodes: dict[reference.merge.Path, float] = {(): 1.0}
     for _ in range(draw(st.integers(0, 8))):
         parent = draw(st.sampled_from(list(nodes)))
         path = (*parent, draw(st.integers(0, 2)))
@@ -49,8 +49,8 @@ def block_of(tree, source: int) -> np.ndarray:
     return block
 
 
-def paths_of(draft: Draft) -> list[reference.Path]:
-    paths: list[reference.Path] = []
+def paths_of(draft: Draft) -> list[reference.merge.Path]:
+    paths: list[reference.merge.Path] = []
     for token, parent in zip(draft.token_ids.tolist(), draft.parents.tolist()):
         paths.append(((*paths[parent], token)) if parent >= 0 else (token,))
     return paths
@@ -63,7 +63,7 @@ def test_merging_is_that_of_the_oracle(drafts, max_nodes, step):
     ends, total = np.zeros(len(drafts), np.int64), 0
     for i, tree in enumerate(drafts):
         ends[i] = total = core.insert(block, total, block_of(tree, i), len(tree), place)
-    added = reference.merge_trees(drafts)
+    added = reference.merge.merge_trees(drafts)
     assert np.diff(ends, prepend=0).tolist() == [len(news) for news in added]
     merged = Draft.from_block(block[:, :total])
     merged.check()
@@ -81,7 +81,7 @@ def test_merging_is_that_of_the_oracle(drafts, max_nodes, step):
     exact = dict(zip(paths_of(merged), merged.probs.tolist()))
     worth = {path: prob * prices[0, 1 + len(path)] for path, prob in exact.items()}
     added = [[(path, exact[path]) for path, _ in news] for news in added]
-    assert paths_of(kept) == reference.nodes_that_pay(added, max_nodes, worth, costs.tolist(), 0.01, 0.01)
+    assert paths_of(kept) == reference.merge.nodes_that_pay(added, max_nodes, worth, costs.tolist(), 0.01, 0.01)
 
 
 def remembering(text, namespace=None, **options) -> Drafter:
