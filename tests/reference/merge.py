@@ -1,47 +1,45 @@
-"""Several drafts into one, and which of its nodes pay."""
+"""Trees of several sources become one tree. A node is its path of tokens from the root."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 Path = tuple[int, ...]
 
 
-def merge_trees(trees: list[list[tuple[Path, float]]]) -> list[list[tuple[Path, float]]]:
-    """What each tree adds to those before it; a node is its path of tokens from the root and its probability."""
-    merged: dict[Path, float] = {(): 1.0}
-    added = []
+class Node(NamedTuple):
+    """A node of one source's tree, with the probability that it is reached and right."""
+
+    path: Path
+    prob: float
+    origin: int = -1  # where it stands in the session's own text, -1 if it does not come from there
+
+
+def by_confidence(trees: list[list[Node]]) -> list[list[Node]]:
+    """The trees that are not empty, by the probability of their first node; equals in the order given."""
+    return sorted((tree for tree in trees if tree), key=lambda tree: -tree[0].prob)
+
+
+def join(trees: list[list[Node]]) -> list[list[Node]]:
+    """What each tree, in the order given, adds to those before it.
+
+    The same token in the same place is one node: the first keeps its probability and, if it had none, gets the other's
+    origin. A branch that leaves the joined tree is likely only in so far as its siblings there, which came before, are
+    not: it gets its chance of what they leave over of their parent's.
+    """
+    joined: dict[Path, Node] = {}
+    added: list[list[Path]] = []
     for tree in trees:
-        before, own, news = dict(merged), dict([((), 1.0), *tree]), []
-        for path, prob in tree:
-            if path in before:
+        before, own, news = dict(joined), {(): 1.0} | {node.path: node.prob for node in tree}, []
+        for node in tree:
+            known = joined.get(node.path)
+            if known is not None:
+                joined[node.path] = known._replace(origin=known.origin if known.origin >= 0 else node.origin)
                 continue
-            parent = path[:-1]
-            taken = sum(p for q, p in before.items() if q and q[:-1] == parent)
-            left = max(0.0, merged[parent] - taken) if parent in before else merged[parent]
-            merged[path] = left * (prob / own[parent])
-            news.append((path, merged[path]))
+            up = node.path[:-1]
+            reach = joined[up].prob if up else 1.0
+            taken = sum(sibling.prob for path, sibling in before.items() if path[:-1] == up)
+            joined[node.path] = node._replace(prob=max(0.0, reach - taken) * (node.prob / own[up]))
+            news.append(node.path)
         added.append(news)
-    return added
-
-
-def nodes_that_pay(
-    added: list[list[tuple[Path, float]]],
-    max_nodes: int,
-    worth_of: dict[Path, float],
-    costs: list[float],
-    min_prob: float,
-    min_gain: float,
-) -> list[Path]:
-    """Take the likeliest next node of any source, parents first; stop where worth exceeds the extra cost most."""
-    queues, taken, gain, best, best_n = [list(a) for a in added], [], 0.0, min_gain, 0
-    while len(taken) < max_nodes:
-        heads = [q[0] for q in queues if q and q[0][1] >= min_prob and (len(q[0][0]) == 1 or q[0][0][:-1] in taken)]
-        if not heads:
-            break
-        head = max(heads, key=lambda node: node[1])
-        queue = next(q for q in queues if q and q[0] == head)
-        queue.pop(0)
-        taken.append(head[0])
-        gain += worth_of[head[0]]
-        if gain - (costs[1 + len(taken)] - costs[1]) > best:
-            best, best_n = gain - (costs[1 + len(taken)] - costs[1]), len(taken)
-    return taken[:best_n]
+    return [[joined[path] for path in news] for news in added]

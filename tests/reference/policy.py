@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+from reference.choice import num_that_pay
 from reference.copies import Run
+from reference.prices import least_slope
 from reference.replacements import Replacement, Replacements
 from reference.text import BARRIER
+
+WORTH_FACTOR, MIN_GAIN, MIN_RATE = 1.1, 0.01, 1.05
 
 
 def right_at_first(breaks: float, evidence: int) -> float:
@@ -43,91 +48,118 @@ class Branch:
         if self.back and not self.left:
             self.cursor, self.back = self.back, 0
 
+    def copy(self, share: float) -> Branch:
+        """Another branch that stands where this one does, with a share of its chances."""
+        other = Branch(self.start, self.match, self.scaled(share))
+        other.cursor, other.tip, other.depth, other.seen = self.cursor, self.tip, self.depth, self.seen
+        return other
+
     def scaled(self, share: float) -> dict[int, float]:
         return {kind: chance * share for kind, chance in self.chances.items()}
 
 
-def adaptive_draft(
-    tokens: list[int],
-    copies: list[tuple[int, int, int]],
-    belief: dict[int, float],
-    breaks: list[list[float]],
-    prices: list[list[float]],
-    costs: list[float],
-    max_nodes: int,
-    max_depth: int,
-    replacements: Replacements,
-    max_branches: int,
-) -> list[tuple[int, int, float, int, int]]:
-    """Nodes (token, parent, probability, match length, origin), taken by worth as long as they pay.
+class Node(NamedTuple):
+    """A node of a draft; ``worth`` is the forwards that it is expected to save."""
 
-    Where no number of them does, as many as give the most expected tokens per cost, if these are more than 1.05.
-    """
-    last = len(breaks[0]) - 1
-    least_slope = [
-        min(((costs[k] - costs[r]) / (k - r) for k in range(r + 1, len(costs))), default=0.0) for r in range(len(costs))
-    ]
-    rest, branches = dict(belief), []
-    for rank, (position, match, evidence) in enumerate(copies):
-        chance = {
-            kind: rest[kind] * right_at_first(breaks[kind][min(match, last)], evidence) / (1 + 0.5 * rank)
-            for kind in rest
-        }
-        rest = {kind: rest[kind] - chance[kind] for kind in rest}
-        branches.append(Branch(position, match, chance))
-        if replacements.run.length == len(tokens) and replacements.run.at == position and replacements.run.left:
-            branches[-1].left, branches[-1].back = replacements.run.left, replacements.run.back
+    token: int
+    parent: int
+    prob: float
+    match: int
+    origin: int
+    worth: float
 
-    def worth(branch: Branch) -> float:
-        after = min(branch.match + branch.depth + 1, last)
-        return sum(chance * prices[kind][after] for kind, chance in branch.chances.items())
 
-    nodes: list[tuple[int, int, float, int, int]] = []
-    gain, best_gain, best_n = 0.0, 0.01, 0
-    rates = {0: 1.05}
-    while len(nodes) < max_nodes:
-        open_ones = [b for b in branches if sum(b.chances.values()) >= 0.01 and b.depth < max_depth]
-        if not open_ones or max(map(worth, open_ones)) * 1.1 < least_slope[1 + len(nodes)]:
-            break
-        branch = max(open_ones, key=worth)
-        if not branch.left and branch.seen != branch.cursor:
-            branch.seen = branch.cursor
-            r = replacements.find(tokens, branch.cursor)
-            if r is not None:
-                waiting = [b.token(tokens) for b in branches if b.tip == branch.tip]
-                drafted = [node[0] for node in nodes if node[1] == branch.tip]
-                if r.new[0] in waiting + drafted:
-                    continue
-                share = replacements.chance(r, tokens, branch.cursor)
-                if len(branches) < max_branches:
-                    other = Branch(branch.start, branch.match, branch.scaled(share))
-                    other.cursor, other.tip, other.depth, other.seen = (
-                        branch.cursor, branch.tip, branch.depth, branch.seen,
-                    )  # fmt: skip
-                    other.into(r)
-                    branches.append(other)
-                    branch.chances = branch.scaled(1 - share)
-                elif share < 0.5:
-                    branch.chances = branch.scaled(1 - share)
-                else:
-                    branch.chances = branch.scaled(share)
-                    branch.into(r)
-                continue
-        if branch.token(tokens) == BARRIER:
+class Growth:
+    """The tree that the copies of a text offer, one node after another, the one that is worth most first."""
+
+    def __init__(
+        self,
+        tokens: list[int],
+        copies: list[tuple[int, int, int]],
+        belief: dict[int, float],
+        breaks: list[list[float]],
+        prices: list[list[float]],
+        replacements: Replacements,
+        max_branches: int,
+    ) -> None:
+        self.tokens, self.breaks, self.prices = tokens, breaks, prices
+        self.replacements, self.max_branches = replacements, max_branches
+        self.last = len(breaks[0]) - 1
+        self.nodes: list[Node] = []
+        self.branches: list[Branch] = []
+        rest, run = dict(belief), replacements.run
+        for rank, (position, match, evidence) in enumerate(copies):
+            chance = {
+                kind: rest[kind] * right_at_first(breaks[kind][min(match, self.last)], evidence) / (1 + 0.5 * rank)
+                for kind in rest
+            }
+            rest = {kind: rest[kind] - chance[kind] for kind in rest}
+            self.branches.append(Branch(position, match, chance))
+            if run.length == len(tokens) and run.at == position and run.left:
+                self.branches[-1].left, self.branches[-1].back = run.left, run.back
+
+    def worth(self, branch: Branch) -> float:
+        """What the next node of a branch is worth: by kind, its probability times the price of its token."""
+        after = min(branch.match + branch.depth + 1, self.last)
+        return sum(chance * self.prices[kind][after] for kind, chance in branch.chances.items())
+
+    def best(self, max_depth: int) -> Branch | None:
+        """The branch whose next node is worth most, if one is likely enough."""
+        is_open = [b for b in self.branches if sum(b.chances.values()) >= 0.01 and b.depth < max_depth]
+        return max(is_open, key=self.worth, default=None)
+
+    def is_forked(self, branch: Branch) -> bool:
+        """Fork where tokens come that were replaced before; True if they do and the branch was not here before."""
+        if branch.left or branch.seen == branch.cursor:
+            return False
+        branch.seen = branch.cursor
+        r = self.replacements.find(self.tokens, branch.cursor)
+        if r is None:
+            return False
+        waiting = [b.token(self.tokens) for b in self.branches if b.tip == branch.tip]
+        drafted = [node.token for node in self.nodes if node.parent == branch.tip]
+        if r.new[0] not in waiting + drafted:
+            share = self.replacements.chance(r, self.tokens, branch.cursor)
+            if len(self.branches) < self.max_branches:
+                other = branch.copy(share)
+                other.into(r)
+                self.branches.append(other)
+                branch.chances = branch.scaled(1 - share)
+            elif share < 0.5:
+                branch.chances = branch.scaled(1 - share)
+            else:
+                branch.chances = branch.scaled(share)
+                branch.into(r)
+        return True
+
+    def add(self, branch: Branch) -> None:
+        """Take the next node of a branch; behind a barrier there is none."""
+        token = branch.token(self.tokens)
+        if token == BARRIER:
             branch.chances = {}
-            continue
-        gain += 1.1 * worth(branch)
+            return
         prob = sum(branch.chances.values())
-        nodes.append((branch.token(tokens), branch.tip, prob, branch.match, branch.cursor))
-        branch.tip = len(nodes) - 1
+        self.nodes.append(Node(token, branch.tip, prob, branch.match, branch.cursor, self.worth(branch)))
+        branch.tip = len(self.nodes) - 1
         branch.go_on()
-        state = min(branch.match + branch.depth, last)
-        branch.chances = {kind: chance * (1 - breaks[kind][state]) for kind, chance in branch.chances.items()}
-        net = gain - (costs[1 + len(nodes)] - costs[1])
-        if net > best_gain:
-            best_gain, best_n = net, len(nodes)
-        rates[len(nodes)] = (1.0 + sum(node[2] for node in nodes)) / costs[1 + len(nodes)]
-    return nodes[: best_n or max(rates, key=lambda n: rates[n])]
+        state = min(branch.match + branch.depth, self.last)
+        branch.chances = {kind: chance * (1 - self.breaks[kind][state]) for kind, chance in branch.chances.items()}
+
+    def grow(self, max_nodes: int, max_depth: int, costs: list[float] | None = None) -> list[Node]:
+        """Up to ``max_nodes`` nodes; with ``costs`` only while one is worth what a further position costs at least."""
+        while len(self.nodes) < max_nodes and (branch := self.best(max_depth)) is not None:
+            if costs and self.worth(branch) * WORTH_FACTOR < least_slope(costs, 1 + len(self.nodes)):
+                break
+            if not self.is_forked(branch):
+                self.add(branch)
+        return self.nodes
+
+
+def adaptive_draft(growth: Growth, costs: list[float], max_nodes: int, max_depth: int) -> list[Node]:
+    """The nodes in the order in which they are worth most, as long as they pay."""
+    nodes = growth.grow(max_nodes, max_depth, costs)
+    worths = [node.worth * WORTH_FACTOR for node in nodes]
+    return nodes[: num_that_pay([node.prob for node in nodes], worths, costs, MIN_GAIN, MIN_RATE)]
 
 
 def learned(
