@@ -19,8 +19,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _load(name: str) -> None:
-    """Make ``import name`` work in every test without putting ``tests/`` (and its ``kernels``) on the path."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    """Make ``import name`` work in every test without putting ``tests/`` (and its ``kernels``) on the path.
+
+    ``name`` is a file here or a folder with an ``__init__.py``. A folder's own files are then found in it and nowhere
+    else, so ``import reference.policy`` needs no path either.
+    """
+    folder = Path(__file__).with_name(name)
+    is_folder = folder.is_dir()
+    file = folder / "__init__.py" if is_folder else folder.with_suffix(".py")
+    places = [str(folder)] if is_folder else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

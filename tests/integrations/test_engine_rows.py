@@ -7,7 +7,8 @@ import random
 
 import numpy as np
 import pytest
-import reference
+import reference.engine_batch
+import reference.text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ class Engine:
     """The plain-Python batch, and the rows under test beside it."""
 
     def __init__(self, memory: DraftMemory | None = None, width: int = WIDTH, **options) -> None:
-        self.batch = reference.EngineBatch(MAX_ROWS, width)
+        self.batch = reference.engine_batch.EngineBatch(MAX_ROWS, width)
         self.rows = EngineRows(
             Drafter(policy=POLICY, memory=memory),
             max_draft_tokens=MOST,
@@ -118,9 +119,9 @@ def test_no_row_ever_drafts_from_another_rows_text(seed, actions, vocabulary):
             assert not draft or len(text) + len(draft) + 1 <= WIDTH
             assert ids or not draft
             if engine.has_replacements(number):  # a copy, what replaced something, the copy again, and once more
-                assert reference.num_stretches(text, draft) <= 5, (text, draft)
+                assert reference.text.num_stretches(text, draft) <= 5, (text, draft)
             else:
-                assert reference.copies_own_text(text, draft), (text, draft)
+                assert reference.text.copies_own_text(text, draft), (text, draft)
     assert engine.rows.counts["odd_rows"] == 0
     assert engine.rows.num_sessions <= 2 * MAX_ROWS
     engine.rows.close()

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-import reference  # noqa: E402
+import reference.tree  # noqa: E402
 import support  # noqa: E402
 
 LENGTHS = (3, 9, 17, 30)
@@ -119,7 +119,7 @@ def test_a_row_costs_what_it_drafts(name, attention, is_packed):
             assert sum(len(row) for row in logits) == (9 if is_packed else 20)
             for text, draft, row in zip(texts, drafts, logits):
                 for node in range(-1, len(draft)):
-                    above = [draft.token_ids[i] for i in reference.path_to(node, draft.parents.tolist())]
+                    above = [draft.token_ids[i] for i in reference.tree.path_to(node, draft.parents.tolist())]
                     alone = model(torch.tensor([[*text, last, *above]])).logits[0, -1]
                     torch.testing.assert_close(row[node + 1], alone, rtol=1e-4, atol=1e-4)
             paths = [[], path, [], [0]]

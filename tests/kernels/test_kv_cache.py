@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-import reference
+import reference.kv_cache
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ class Machine:
     """The cache and its oracle, driven together; entries are numbers that are never used twice."""
 
     def __init__(self, num_rows: int) -> None:
-        self.cache, self.lists = RaggedCache(num_rows), reference.RaggedLists(num_rows)
+        self.cache, self.lists = RaggedCache(num_rows), reference.kv_cache.RaggedLists(num_rows)
         self.next_number = 1
 
     def write(self, width: int) -> None:

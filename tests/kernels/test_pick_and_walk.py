@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import reference
+import reference.tree
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,9 @@ def test_argmax_walks_as_the_oracle(seed: int, rows: int, width: int, vocab: int
     got = pick_and_walk(scores, token_ids, parents, verify)
     for row in range(rows):
         picks = scores[row].argmax(-1).tolist()
-        path, token = reference.greedy_walk(picks, token_ids[row].tolist(), parents[row].tolist(), verify[row].tolist())
+        path, token = reference.tree.greedy_walk(
+            picks, token_ids[row].tolist(), parents[row].tolist(), verify[row].tolist()
+        )
         assert got[row] == (tuple(path), token)
 
 

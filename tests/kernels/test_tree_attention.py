@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
+import reference.tree
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +74,7 @@ def trees(draw: st.DrawFn, max_nodes: int = 9) -> list[int]:
 def test_ancestors_of_random_trees(parents: list[int]) -> None:
     mask, depths = ancestor_mask(parents)
     for i in range(len(parents) + 1):
-        family = [0, *(node + 1 for node in reference.path_to(i - 1, parents))]
+        family = [0, *(node + 1 for node in reference.tree.path_to(i - 1, parents))]
         assert np.flatnonzero(mask[i]).tolist() == family
         assert depths[i] == len(family) - 1
 
@@ -89,7 +89,7 @@ def test_ragged_rows_and_windows_against_the_oracle(data: st.DataObject) -> None
     positions, masks = forward_inputs(lengths, parents, windows, dtype=torch.float32)
     assert list(masks) == windows
     for window in windows:
-        expected_positions, expected_seen = reference.tree_rules(lengths, parents, window)
+        expected_positions, expected_seen = reference.tree.tree_rules(lengths, parents, window)
         assert positions.tolist() == expected_positions
         assert masks[window].shape == (rows, 1, positions.shape[1], max(lengths) + positions.shape[1])
         additive = torch.where(torch.tensor(expected_seen), 0.0, SMALLEST)
@@ -106,7 +106,7 @@ def test_packed_rows_see_what_they_see_side_by_side(data: st.DataObject) -> None
     positions, masks = packed_inputs(lengths, parents, windows, dtype=torch.float32)
     sizes = [1 + len(up) for up in parents]
     for window in windows:
-        expected_positions, expected_seen = reference.tree_rules(lengths, parents, window)
+        expected_positions, expected_seen = reference.tree.tree_rules(lengths, parents, window)
         assert positions.tolist() == [[p for row, size in zip(expected_positions, sizes) for p in row[:size]]]
         seen: list[list[bool]] = []
         before, total = 0, sum(lengths) + sum(sizes)

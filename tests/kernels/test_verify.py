@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-import reference
+import reference.tree
+import reference.verify
 import torch
 from transformers import (
     LogitsProcessorList,
@@ -54,7 +55,7 @@ def table_logits(context: tuple[int, ...], seed: int = 0) -> list[float]:
 
 
 def oracle_model(**settings: float) -> Model:
-    return lambda context: reference.processed(table_logits(context), **settings)
+    return lambda context: reference.verify.processed(table_logits(context), **settings)
 
 
 def warpers(
@@ -93,7 +94,7 @@ class Tree:
 
     def context_at(self, context: tuple[int, ...], node: int) -> tuple[int, ...]:
         """What the target has read at a node of the forward."""
-        return (*context, *(self.token_ids[i] for i in reference.path_to(node, self.parents)))
+        return (*context, *(self.token_ids[i] for i in reference.tree.path_to(node, self.parents)))
 
 
 Drafter = Callable[[tuple[int, ...], int, Model], Tree]
@@ -225,7 +226,7 @@ def test_the_processors_agree_with_the_oracle(settings: dict[str, float]) -> Non
 def test_emitted_text_is_distributed_as_the_target_alone_writes_it(settings: dict[str, float], drafter: str) -> None:
     context = (3, 5)
     got = emitted_joint(real_model(**settings), context, 3, DRAFTERS[drafter])
-    assert_same(got, reference.autoregressive_joint(oracle_model(**settings), context, 3))
+    assert_same(got, reference.verify.autoregressive_joint(oracle_model(**settings), context, 3))
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -236,7 +237,7 @@ def test_walk_equals_sequential_rejection_over_siblings(settings: dict[str, floa
         oracle = oracle_model(**settings)
         tree = DRAFTERS[drafter](context, 2, oracle)
         got = block_outcomes(real_model(**settings), context, tree)
-        expected = reference.sequential_rejection(oracle, context, tree.token_ids, tree.parents, tree.verify)
+        expected = reference.verify.sequential_rejection(oracle, context, tree.token_ids, tree.parents, tree.verify)
         assert_same(got, expected)
 
 
@@ -289,7 +290,7 @@ def test_counts_of_three_emitted_tokens(drafter: str, temperature: float) -> Non
 
             text += walk(tree.token_ids, tree.parents, tree.verify, step).new_ids
         counts[text[len(context) :]] += 1
-    expected = reference.autoregressive_joint(oracle, context, 3)
+    expected = reference.verify.autoregressive_joint(oracle, context, 3)
     assert len(expected) == 27
     assert min(expected.values()) * num_runs >= 5
     assert set(counts) <= set(expected)
@@ -403,9 +404,9 @@ def test_the_parts_of_the_rule_agree_with_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
     p = random_distribution(rng, V, rng.randrange(4))
     q = random_distribution(rng, V, rng.randrange(4))
-    expected = [reference.acceptance(a, b) for a, b in zip(p, q)]
+    expected = [reference.verify.acceptance(a, b) for a, b in zip(p, q)]
     assert accept_probability(double(p), double(q)).tolist() == pytest.approx(expected, abs=1e-15)
-    assert residual(double(p), double(q)).tolist() == pytest.approx(reference.residual(p, q), abs=1e-13)
+    assert residual(double(p), double(q)).tolist() == pytest.approx(reference.verify.residual(p, q), abs=1e-13)
     assert residual(double(p), double(p)).tolist() == p
     overlap = sum(min(a, b) for a, b in zip(p, q))
     assert float(acceptance_rate(double(p), double(q))) == pytest.approx(overlap, abs=1e-13)
@@ -432,7 +433,7 @@ def rule_outcomes(
 
     Its uniforms are set just below and exactly at each acceptance probability: below keeps the token, at it refuses.
     """
-    keep = [reference.acceptance(ps[i][token], q[i][token]) for i, token in enumerate(draft)]
+    keep = [reference.verify.acceptance(ps[i][token], q[i][token]) for i, token in enumerate(draft)]
     found: dict[tuple[int, int], float] = {}
     weight = 1.0
     for accepted in range(len(draft) + 1):
@@ -482,7 +483,7 @@ def test_the_general_rule_emits_exactly_p(
             return
         ps = [model((*context, *ids[:i])) for i in range(length + 1)]
         got = rule_outcomes(dice, list(ids), q, ps)
-        expected = reference.algorithm_one(ps, q, list(ids))
+        expected = reference.verify.algorithm_one(ps, q, list(ids))
         assert got.keys() == expected.keys()
         for (accepted, token), p in got.items():
             assert p == pytest.approx(expected[accepted, token], abs=1e-13)
@@ -492,10 +493,10 @@ def test_the_general_rule_emits_exactly_p(
     draw((), 1.0, [])
     complete: dict[tuple[int, ...], float] = {}
     for tokens, weight in joint.items():
-        rest = reference.autoregressive_joint(model, (*context, *tokens), length + 1 - len(tokens))
+        rest = reference.verify.autoregressive_joint(model, (*context, *tokens), length + 1 - len(tokens))
         for more, p in rest.items():
             complete[(*tokens, *more)] = complete.get((*tokens, *more), 0.0) + weight * p
-    assert_same(complete, reference.autoregressive_joint(model, context, length + 1))
+    assert_same(complete, reference.verify.autoregressive_joint(model, context, length + 1))
 
 
 def test_verify_sampled_draws_from_its_generator() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-import reference
+import reference.session
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ policies = st.builds(
 fixed_rule = DraftPolicy(length_factor=4.0, max_draft_tokens=63)
 
 
-def reference_draft(session: reference.Session, policy: DraftPolicy, room: int):
+def reference_draft(session: reference.session.Session, policy: DraftPolicy, room: int):
     return session.propose(
         room, policy.max_draft_tokens, policy.length_factor, policy.prompt_lookup_min, policy.prompt_lookup_max
     )
@@ -50,7 +50,7 @@ def assert_same(draft: Draft, expected) -> None:
 @given(small_text, small_text, policies, st.lists(st.tuples(st.integers(0, 9), small_text), max_size=6), st.data())
 def test_a_session_does_what_the_oracle_does(prompt, prediction, policy, steps, data):
     ours = Drafter(policy=policy).begin(prompt, prediction)
-    theirs = reference.Session(prompt, prediction, SEARCH_WINDOW, SEARCH_LIMIT)
+    theirs = reference.session.Session(prompt, prediction, SEARCH_WINDOW, SEARCH_LIMIT)
     for room, text in steps:
         draft = ours.propose(room)
         expected = reference_draft(theirs, policy, room)

@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-import reference
+import reference.lookahead
+import reference.tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def toy(text) -> int:
 def outcome_of(context, draft, target=toy, k=1) -> Outcome:
     """What a forward of the target makes of a draft, every node seeing its ancestors only."""
     tokens, parents, verify = draft.token_ids.tolist(), draft.parents.tolist(), draft.verify.tolist()
-    seen = [[*context, *(tokens[i] for i in reference.path_to(node, parents))] for node in range(-1, len(tokens))]
+    seen = [[*context, *(tokens[i] for i in reference.tree.path_to(node, parents))] for node in range(-1, len(tokens))]
     best = [target(text) for text in seen]
     topk = np.array([[(token + i) % 23 for i in range(k)] for token in best], np.int32)
     path, new, node = [], [], -1
@@ -104,7 +105,7 @@ def test_every_step_yields_the_oracles_ngrams(width, ngram, seed, shift):
         if was_full:
             num_full += 1
             levels[0][0] = context[-1]
-            grams = reference.lookahead_step(toy, context, levels)
+            grams = reference.lookahead.lookahead_step(toy, context, levels)
             assert len(grams) == width
             for gram in grams:
                 assert gram[1:] in session.pool.guesses(gram[0])
@@ -153,7 +154,7 @@ def test_budget_and_depth_are_limits(budget):
             draft = session.propose(budget, depth)
             draft.check()
             assert len(draft) <= budget
-            depths = [len(reference.path_to(node, draft.parents.tolist())) for node in range(len(draft))]
+            depths = [len(reference.tree.path_to(node, draft.parents.tolist())) for node in range(len(draft))]
             assert max(depths, default=0) <= (budget if depth is None else depth)
             outcome = outcome_of(context, draft)
             session.commit(draft, outcome)
@@ -321,7 +322,7 @@ def test_a_merged_draft_is_a_tree_within_the_budget(seed, nodes):
         draft = session.propose(512, depth)
         draft.check()
         assert len(draft) <= nodes
-        depths = [len(reference.path_to(node, draft.parents.tolist())) for node in range(len(draft))]
+        depths = [len(reference.tree.path_to(node, draft.parents.tolist())) for node in range(len(draft))]
         assert max(depths, default=0) <= depth
         outcome = outcome_of(context, draft, lambda text: (text[-1] * 3 + text[-2]) % 9, k=8)
         session.commit(draft, outcome)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
+import reference.memory
+import reference.session
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -41,12 +42,12 @@ class MemoryMachine(RuleBasedStateMachine):
         self.limit, segment_module.SEARCH_LIMIT = segment_module.SEARCH_LIMIT, 10**6  # the oracle looks at everything
         self.options = {"max_tokens": max_tokens, "min_match_len": min_len, "min_prob": min_prob}
         self.memory = DraftMemory(**self.options)
-        self.model = reference.Memory(max_tokens, min_len, min_prob)
+        self.model = reference.memory.Memory(max_tokens, min_len, min_prob)
         self.disk: list = []
         self.session = None
         self.is_bound = False
         self.reader = DraftMemory(**self.options, directory=self.directory)
-        self.reader_model = reference.Memory(max_tokens, min_len, min_prob)
+        self.reader_model = reference.memory.Memory(max_tokens, min_len, min_prob)
 
     @rule(target=contexts, tokens=texts, namespace=namespaces)
     def add(self, tokens, namespace):
@@ -96,7 +97,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def begin(self, prompt, prediction, namespace):
         drafter = Drafter(policy=FREE, memory=self.memory)
         self.session, self.namespace = drafter.begin(prompt, prediction, namespace), namespace
-        self.own = reference.Session(prompt, prediction, 128, 32)
+        self.own = reference.session.Session(prompt, prediction, 128, 32)
         self.output, self.prompt = [], prompt
 
     @precondition(lambda self: self.session is not None)
@@ -680,7 +681,7 @@ def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, poi
         segment.blocks.bases,
         segment.blocks.shift,
     )
-    assert found == reference.find_stored(arena, context, segment.floor, pointer, 9, limit, min_len, max_len)
+    assert found == reference.memory.find_stored(arena, context, segment.floor, pointer, 9, limit, min_len, max_len)
 
 
 def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):

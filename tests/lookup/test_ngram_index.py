@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-import reference
+import reference.copies
+import reference.text
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ def build(parts) -> tuple[NgramIndex, list[int]]:
     for part in parts:
         if part is None:
             index.add_barrier()
-            tokens.append(reference.BARRIER)
+            tokens.append(reference.text.BARRIER)
         else:
             index.extend(part)
             tokens += part
@@ -58,7 +59,7 @@ def test_matches_are_those_of_the_oracle(parts, limit, max_len):
     index.check_integrity()
     assert index.token_ids.tolist() == tokens
     found = index.match(limit, max_len=max_len)
-    expected = reference.matches(tokens, limit, max_len) if tokens else []
+    expected = reference.copies.matches(tokens, limit, max_len) if tokens else []
     assert list(zip(found.positions.tolist(), found.match_lens.tolist())) == expected
 
 
@@ -68,14 +69,14 @@ def test_matches_are_those_of_the_oracle(parts, limit, max_len):
 def test_the_copy_is_the_one_of_the_oracle(parts, pointer, window, limit, min_len, max_len):
     index, tokens = build(parts)
     found = core.find_copy(index._tokens, index._links, len(index), pointer, window, limit, min_len, max_len)
-    assert found == reference.find_copy(tokens, pointer, window, limit, min_len, max_len)
+    assert found == reference.copies.find_copy(tokens, pointer, window, limit, min_len, max_len)
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 70))
 def test_a_wide_search_considers_every_position(tokens, pointer):
     index, _ = build([tokens])
     bounded = core.find_copy(index._tokens, index._links, len(tokens), pointer, 128, 1, 1, 64)
-    assert bounded == reference.find_copy(tokens, pointer, 10**6, 10**6, 1, 64)
+    assert bounded == reference.copies.find_copy(tokens, pointer, 10**6, 10**6, 1, 64)
 
 
 @given(st.lists(texts, max_size=6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
+import reference.successors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def a_path(rng, parents):
 def filled(seed, steps=8):
     """(recycler, oracle, context) after some random forwards."""
     rng = np.random.default_rng(seed)
-    ours, theirs, context = TokenRecycler(), reference.SuccessorTable(), rng.integers(0, VOCAB, 2).tolist()
+    ours, theirs, context = TokenRecycler(), reference.successors.SuccessorTable(), rng.integers(0, VOCAB, 2).tolist()
     for _ in range(steps):
         tokens, parents = a_tree(rng, int(rng.integers(0, 7)))
         path, topk = a_path(rng, parents), a_topk(rng, len(tokens))
@@ -92,7 +92,7 @@ def test_ranks_are_counted_as_the_oracle_counts_them(seed):
     rng = np.random.default_rng(seed)
     came = [int(token) for token in rng.integers(0, VOCAB, 4)]
     before, common = ours._counts.copy(), ours._common.tolist()
-    for kind, rank in reference.ranks_counted(theirs, context, common, came):
+    for kind, rank in reference.successors.ranks_counted(theirs, context, common, came):
         before[kind, rank] += 1
         if before[kind].sum() >= core.COUNT_CAP:
             before[kind] *= 0.5
@@ -131,7 +131,9 @@ def test_trees_are_the_oracles(seed, room, depth, with_held):
         held[core.ROW_PROB].view(np.float32)[:] = [prob for _, _, prob in nodes]
         depth = 6
     common = [token for token in ours._common.tolist() if token >= 0]
-    expected = reference.recycled_tree(theirs, chances_of(ours), context, common, nodes, room, depth, MIN_PROB)
+    expected = reference.successors.recycled_tree(
+        theirs, chances_of(ours), context, common, nodes, room, depth, MIN_PROB
+    )
     pair = (context[-2] if len(context) > 1 else -1, context[-1])
     block, size = ours.grow(pair, held, n, room, depth, np.zeros(room + 2), 1.0)
     if room == 0:

@@ -8,13 +8,12 @@ import threading
 
 import numpy as np
 import pytest
-import reference
+import reference.merge
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.lookup import _merge_core as core
 from zerodraft.lookup.cost import CostCurve
-from zerodraft.lookup.draft import BLOCK_ROWS, CONTEXT, MEMORY, PHRASE, PREDICTION, Draft, Outcome
+from zerodraft.lookup.draft import CONTEXT, MEMORY, PHRASE, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
@@ -23,65 +22,11 @@ from zerodraft.lookup.sources.phrases import PhraseBook
 FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
 
 
-@st.composite
-def trees(draw) -> list[tuple[reference.Path, float]]:
-    """A draft as its nodes (path, probability), parents first, likelier nodes first as far as that goes."""
-    nodes: dict[reference.Path, float] = {(): 1.0}
-    for _ in range(draw(st.integers(0, 8))):
-        parent = draw(st.sampled_from(list(nodes)))
-        path = (*parent, draw(st.integers(0, 2)))
-        used = sum(p for q, p in nodes.items() if q and q[:-1] == parent)
-        share = draw(st.integers(1, 8)) / 8
-        if path not in nodes and nodes[parent] > used:
-            nodes[path] = float(np.float32((nodes[parent] - used) * share))
-    del nodes[()]
-    return list(nodes.items())
-
-
-def block_of(tree, source: int) -> np.ndarray:
-    paths = [path for path, _ in tree]
-    block = np.zeros((len(BLOCK_ROWS), len(tree)), np.int32)
-    for i, (path, prob) in enumerate(tree):
-        block[core.ROW_TOKEN, i] = path[-1]
-        block[core.ROW_PARENT, i] = paths.index(path[:-1]) if len(path) > 1 else -1
-        block[core.ROW_PROB].view(np.float32)[i] = prob
-    block[core.ROW_MATCH], block[core.ROW_ORIGIN], block[core.ROW_SOURCE] = 1, -1, source
-    return block
-
-
-def paths_of(draft: Draft) -> list[reference.Path]:
-    paths: list[reference.Path] = []
+def paths_of(draft: Draft) -> list[reference.merge.Path]:
+    paths: list[reference.merge.Path] = []
     for token, parent in zip(draft.token_ids.tolist(), draft.parents.tolist()):
         paths.append(((*paths[parent], token)) if parent >= 0 else (token,))
     return paths
-
-
-@given(st.lists(trees(), min_size=1, max_size=3), st.integers(0, 12), st.integers(0, 10))
-def test_merging_is_that_of_the_oracle(drafts, max_nodes, step):
-    capacity = sum(map(len, drafts)) + 1
-    block, place = np.empty((len(BLOCK_ROWS), capacity), np.int32), np.empty(capacity, np.int64)
-    ends, total = np.zeros(len(drafts), np.int64), 0
-    for i, tree in enumerate(drafts):
-        ends[i] = total = core.insert(block, total, block_of(tree, i), len(tree), place)
-    added = reference.merge_trees(drafts)
-    assert np.diff(ends, prepend=0).tolist() == [len(news) for news in added]
-    merged = Draft.from_block(block[:, :total])
-    merged.check()
-    expected = [node for news in added for node in news]
-    assert paths_of(merged) == [path for path, _ in expected]
-    assert merged.probs.tolist() == pytest.approx([prob for _, prob in expected], rel=1e-4, abs=1e-6)
-
-    prices = np.arange(40, dtype=np.float64)[None, :] / 40
-    costs = 1 + np.arange(capacity + 20) * step / 20
-    out = np.empty((len(BLOCK_ROWS), capacity), np.int32)
-    n = core.choose(block, ends, min(max_nodes, capacity), np.zeros(1), prices, costs, 0.01, 1.0, 0.01, out)
-    kept = Draft.from_block(out[:, :n])
-    kept.check()
-    assert len(kept) <= max_nodes
-    exact = dict(zip(paths_of(merged), merged.probs.tolist()))
-    worth = {path: prob * prices[0, 1 + len(path)] for path, prob in exact.items()}
-    added = [[(path, exact[path]) for path, _ in news] for news in added]
-    assert paths_of(kept) == reference.nodes_that_pay(added, max_nodes, worth, costs.tolist(), 0.01, 0.01)
 
 
 def remembering(text, namespace=None, **options) -> Drafter:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import SuffixOracle
+from reference.suffix_tree import SuffixOracle
 
 from zerodraft.lookup import draft as draft_module
 from zerodraft.lookup.draft import MEMORY, Draft

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from reference import SuffixOracle
+from reference.suffix_tree import SuffixOracle
 
 from zerodraft.lookup.suffix.suffix_tree import MAX_BRANCHES, SuffixTree
 

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-import reference
+import reference.theory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def test_published_best_gammas(alpha: float, gamma: int) -> None:
 @given(ALPHAS, st.integers(0, 60))
 def test_expected_tokens_is_the_sum_over_cases(alpha: float, gamma: int) -> None:
     assert theory.expected_tokens(alpha, gamma) == pytest.approx(
-        reference.expected_tokens_by_cases(alpha, gamma), rel=1e-12, abs=0
+        reference.theory.expected_tokens_by_cases(alpha, gamma), rel=1e-12, abs=0
     )
 
 
@@ -53,7 +53,7 @@ def test_digits_survive_close_to_one() -> None:
 @given(st.integers(0, 100), st.integers(1, 40))
 def test_best_gamma_is_the_best_of_all(alpha: int, cost: int) -> None:
     """In exact arithmetic; where two values of gamma tie, rounding may take either, but never one where α ≤ c."""
-    speeds = reference.speedups_by_trial(Fraction(alpha, 100), Fraction(cost, 40), 40)
+    speeds = reference.theory.speedups_by_trial(Fraction(alpha, 100), Fraction(cost, 40), 40)
     best = theory.best_gamma(alpha / 100, cost / 40, 40)
     assert speeds[best] >= max(speeds) - Fraction(1, 10**12)
     if 40 * alpha <= 100 * cost:
@@ -81,7 +81,7 @@ def test_corollary_3_9(alpha: float, cost: float) -> None:
 
 @given(ALPHAS, st.integers(0, 30), st.floats(0.0, 1.0))
 def test_operations(alpha: float, gamma: int, ratio: float) -> None:
-    plain = reference.expected_tokens_by_cases(alpha, gamma)
+    plain = reference.theory.expected_tokens_by_cases(alpha, gamma)
     assert theory.operations_increase(alpha, gamma, ratio) == pytest.approx((gamma * ratio + gamma + 1) / plain)
 
 
