@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -146,6 +147,4 @@ def _with_riders(draft: Draft, ids: Sequence[int], parents: Sequence[int]) -> Dr
     block[PROB, :n], block[MATCH, :n] = draft.probs.view(np.int32), draft.match_len
     block[ORIGIN], block[SOURCE] = -1, WINDOW
     block[ORIGIN, :n], block[SOURCE, :n] = draft.origin, draft.source
-    whole = Draft.from_block(block)
-    whole.verify[n:] = False
-    return whole
+    return dataclasses.replace(Draft.from_block(block), verify=np.arange(n + count) < n)
