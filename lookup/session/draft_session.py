@@ -10,7 +10,7 @@ import numpy as np
 from zerodraft.lookup._block import NUM_ROWS
 from zerodraft.lookup._merge import Parts
 from zerodraft.lookup.checks import bounds, one_of, shown
-from zerodraft.lookup.copy._copies import EVIDENCE_NAMES
+from zerodraft.lookup.copy._search import EVIDENCE_NAMES
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import INT32, Draft, IntArray, Outcome
 from zerodraft.lookup.measure.stats import has_paid

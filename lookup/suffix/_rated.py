@@ -6,7 +6,7 @@ import numpy as np
 
 from zerodraft.lookup._block import MATCH, ORIGIN, PARENT, PREDICTION, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup._prices import Tables
-from zerodraft.lookup.copy._copies import believed, doubt, settle
+from zerodraft.lookup.copy._belief import doubt, expect, settle
 from zerodraft.lookup.runtime._jit import Floats, Ints2D, ReadInts, ReadInts2D, kernel
 
 
@@ -17,17 +17,8 @@ def rate(block: Ints2D, num_nodes: int, num_predicted: int, beliefs: Floats, tab
     Shares alone are 1 wherever one occurrence is left. Nodes copied from the first ``num_predicted`` positions get the
     source PREDICTION.
     """
-    breaks, last = tables.breaks, tables.breaks.shape[1] - 1
-    kinds, shares = np.empty(len(beliefs), np.int64), np.empty(len(beliefs))
-    num_likely, matched = believed(beliefs, kinds, shares), np.int64(block[MATCH, 0])
     holds, prices = np.empty(num_nodes), np.empty(num_nodes)
-    for depth in range(num_nodes):
-        state, hold, worth = min(matched + depth, last), 0.0, 0.0
-        for k in range(num_likely):
-            shares[k] *= 1.0 - breaks[kinds[k], state]
-            hold += shares[k]
-            worth += shares[k] * tables.prices[kinds[k], min(state + 1, last)]
-        holds[depth], prices[depth] = hold, worth / hold
+    expect(np.int64(block[MATCH, 0]), beliefs, tables, holds, prices)
     depths, probs, out_prices = (
         np.zeros(num_nodes, np.int64),
         block[PROB].view(np.float32),
