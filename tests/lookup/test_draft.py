@@ -1,4 +1,4 @@
-"""Draft, Outcome and token id checks (CASES 4 and 5)."""
+"""Draft, Outcome and token id checks (cases 4 and 5)."""
 
 from __future__ import annotations
 
