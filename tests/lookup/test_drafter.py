@@ -1,4 +1,4 @@
-"""Sessions against the oracle: what is drafted, from where, and what a commit changes (CASES 1-5, 29)."""
+"""Sessions against the oracle: what is drafted, from where, and what a commit changes (cases 1 to 5, 29)."""
 
 from __future__ import annotations
 

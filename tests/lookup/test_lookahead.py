@@ -1,4 +1,4 @@
-"""The Jacobi window, the pool, and both beside another drafter, against plain Python (CASES 1, 3, 5, 21, 29)."""
+"""The Jacobi window, the pool, and both beside another drafter, against plain Python (cases 1, 3, 5, 21, 29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NgramIndex against the oracle (CASES 2, 3, 4)."""
+"""NgramIndex against the oracle (cases 2, 3, 4)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_bytes_per_token_stay_bounded_as_texts_grow(kind, most):
 @pytest.mark.parametrize("length", [1_000, 131_072])
 @pytest.mark.parametrize("kind", ["hit", "miss", "same"])
 def test_a_search_looks_at_a_bounded_number_of_places(kind, length):
-    """CASE 9 without a clock: a long text costs what its newest end costs (all links beyond the limit are cut)."""
+    """Case 9 without a clock: a long text costs what its newest end costs (all links beyond the limit are cut)."""
     tokens = np.arange(length) % 977 if kind != "same" else np.zeros(length, np.int64)
     index = NgramIndex()
     index.extend(tokens)
