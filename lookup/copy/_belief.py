@@ -1,4 +1,4 @@
-"""Kernels of belief: how likely a copy is right, by the kinds of text that the request may be, and what an outcome says.
+"""Kernels of belief: how likely a copy is right, by the kinds of text that there are, and what an outcome says.
 
 Beliefs float64 (kinds,) are log-probabilities, up to a constant, of each kind; each kind has its own ``breaks``.
 """

@@ -154,8 +154,8 @@ def write(text: Text, state: State, tables: Tables, max_nodes: int, max_depth: i
     breaks, prices, last = tables.breaks, tables.prices, tables.breaks.shape[1] - 1
     kinds, shares = np.empty(breaks.shape[0], np.int64), np.empty(breaks.shape[0])
     num_likely = believed(state.beliefs[state.best.source], kinds, shares)
-    side = Side(np.zeros(MAX_COPIES, BRANCH), np.zeros((MAX_COPIES, BY_KIND + num_likely)), kinds)
-    branches, stakes, _ = side
+    branches, stakes = np.zeros(MAX_COPIES, BRANCH), np.zeros((MAX_COPIES, BY_KIND + num_likely))
+    side = Side(branches, stakes, kinds)  # type: ignore[arg-type]  # an array of records
     open_branches(state, found, count, tables, shares[:num_likely], side)
     state.expected_tokens, state.expected_cost = 1.0 + stakes[0, CHANCE], tables.costs[2]
     n = first

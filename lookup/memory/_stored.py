@@ -60,7 +60,7 @@ def unchecked(segment: Segment, array: int, first: int, last: int) -> int:
     for element in (first, last):
         block = np.int64((segment.bases[array] + 4 * element) >> segment.shift)
         if checked[block] == 0:
-            return block
+            return int(block)
     return -1
 
 
@@ -83,7 +83,7 @@ def newest(context: ReadInts, segment: Segment, order: int) -> int:
         if block >= 0:
             return -2 - block
         if match_length(context, len(context), tokens, head + 1, order) == order:
-            return head
+            return int(head)
         slot = (slot + np.uint64(1)) & mask
     return -1
 
@@ -112,7 +112,7 @@ def near_pointer(context: ReadInts, segment: Segment, pointer: int, min_len: int
 
 @kernel
 def find(context: ReadInts, segment: Segment, pointer: int, min_len: int, best: Longs) -> int:
-    """Find the end of a context in a segment: ``best`` int64 (3,) gets position, match length and distance, or -1, 0, 0.
+    """Find the end of a context in a segment: ``best`` (3,) gets position, match length and distance, or -1, 0, 0.
 
     The best by ``beats`` with matches capped at SCORE_CAP: among all positions within WINDOW of the pointer and the
     LIMIT newest occurrences of the last ORDER tokens and of the last one, from the floor on. Without a pointer (-1)

@@ -1,4 +1,4 @@
-"""Sessions against the oracle: what is drafted, from where, and what a commit changes (cases 1 to 5, 29)."""
+"""Sessions: what is drafted, from where, and what a commit changes (cases 1 to 5, 29)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def test_nothing_to_continue_is_an_empty_draft(text):
     [([5, 5], [5, 5, 5, 5]), ([5, 5, 5], [5] * 8), ([1, 2, 3, 1, 2], [3, 1, 2, 3, 1, 2, 3, 1]), ([0, 0], [0] * 4)],
 )
 def test_a_copy_goes_on_into_itself(text, expected):
-    assert Drafter(policy=fixed_rule).begin(text).propose(63).token_ids.tolist() == expected
+    draft = Drafter(policy=FREE).begin(text).propose(63)
+    assert draft.is_chain
+    assert draft.token_ids.tolist()[: len(expected)] == expected
+    assert all(token == text[origin] for token, origin in zip(draft.token_ids, draft.origin) if origin < len(text))
 
 
 def test_a_minimum_beyond_the_text_drafts_nothing():
@@ -45,7 +48,7 @@ def test_the_barrier_neither_matches_nor_is_drafted():
 
 def test_the_prediction_is_followed_from_its_beginning():
     prediction = list(range(10, 40))
-    session = Drafter(policy=fixed_rule).begin([1, 2, 3], prediction)
+    session = Drafter(policy=FREE).begin([1, 2, 3], prediction)
     session.commit(Draft.empty(), Outcome(path=(), new_ids=(10,), stop="full"))
     output = [10]
     num_steps = 0
@@ -58,7 +61,7 @@ def test_the_prediction_is_followed_from_its_beginning():
         num_steps += 1
     assert output == prediction
     assert session.copy_pointer == len(prediction)
-    assert num_steps == 3  # 4, then 20, then the rest
+    assert num_steps < 4
 
 
 def test_the_pointer_stays_on_a_full_rejection_and_ignores_foreign_drafts():
@@ -78,13 +81,14 @@ def test_the_pointer_stays_on_a_full_rejection_and_ignores_foreign_drafts():
 @pytest.mark.parametrize("budget", [0, 1, 2, 7, 64])
 def test_the_budget_is_a_limit(budget):
     text = [token for i in range(200) for token in (1, 2, 3, 100 + i)]
-    session = Drafter(policy=DraftPolicy(length_factor=1000, max_draft_tokens=63)).begin([*text, 1, 2, 3])
+    session = Drafter(policy=FREE).begin([*text, 1, 2, 3])
     assert len(session.propose(budget)) == min(budget, 63)
-    assert len(session.propose(64, max_depth=budget)) == min(budget, 63)
+    chain = Drafter(policy=dataclasses.replace(FREE, max_branches=1)).begin([7] * 600)
+    assert len(chain.propose(64, max_depth=budget)) == min(budget, 63)
 
 
 def test_requests_share_nothing():
-    used, fresh = Drafter(policy=fixed_rule), Drafter(policy=fixed_rule)
+    used, fresh = Drafter(policy=FREE), Drafter(policy=FREE)
     first = used.begin([1, 2, 3, 4, 1, 2])
     first.commit(first.propose(8), Outcome(path=(0,), new_ids=(3, 9), stop="rejected"))
     first.finish()
@@ -92,7 +96,7 @@ def test_requests_share_nothing():
         session = drafter.begin([7, 1, 2])
         assert len(session.propose(8)) == 0
         session.commit(Draft.empty(), Outcome(path=(), new_ids=(7,), stop="full"))
-        assert session.propose(8).token_ids.tolist() == [1, 2, 7, 1]
+        assert session.propose(4).token_ids.tolist() == [1, 2, 7, 1]
 
 
 @pytest.mark.parametrize("bad", [(-1,), (2**31,), (1.5,), ("a",)])
@@ -129,7 +133,6 @@ def test_negative_bounds_are_refused(bounds):
     ("option", "first", "second"),
     [
         ("max_draft_tokens", 3, 9),
-        ("length_factor", 1.0, 4.0),
         ("prompt_lookup_min", 1, 3),
         ("prompt_lookup_max", 1, 2),
     ],
@@ -151,9 +154,6 @@ def test_every_option_has_an_effect(option, first, second):
         {"max_draft_tokens": 10**9},
         {"max_draft_tokens": 2.5},
         {"max_draft_tokens": True},
-        {"length_factor": 0},
-        {"length_factor": float("nan")},
-        {"length_factor": 1e9},
         {"prompt_lookup_min": 0},
         {"prompt_lookup_max": 10**9},
         {"prompt_lookup_min": 5, "prompt_lookup_max": 4},
@@ -165,8 +165,9 @@ def test_impossible_options_are_refused_by_name(options):
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(TypeError):
-        DraftPolicy(num_tokens=3)
+    for unknown in ("num_tokens", "length_factor"):  # the fixed rule is gone
+        with pytest.raises(TypeError, match=unknown):
+            DraftPolicy(**{unknown: 3})
     with pytest.raises(ValueError, match="DraftPolicy"):
         Drafter(policy={"max_draft_tokens": 3})
     with pytest.raises(ValueError, match="memory"):
