@@ -151,6 +151,14 @@ class SuffixTree:
         return self._length - self._arrays.state.item(core.NUM_LEAVES)
 
     @property
+    def num_occurrences(self) -> int:
+        """Explicit suffixes that begin with the match, as ``count`` says; after ``propose``. Cost: O(1)."""
+        state = self._arrays.state
+        if state.item(core.ACTIVE_LENGTH):
+            return self._count_of(state.item(core.ACTIVE_CHILD))
+        return int(self._arrays.counts[state.item(core.ACTIVE_NODE), core.COUNT])
+
+    @property
     def num_nodes(self) -> int:
         """Number of internal nodes, the root included. Cost: O(1).
 
