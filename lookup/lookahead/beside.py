@@ -119,7 +119,9 @@ class LookaheadSource(Source):
         window, costs = self._session.window, candidates.tables.costs
         columns = window.num_columns(int(candidates.max_nodes * WINDOW_PART), candidates.max_depth)
         size = window.size(columns)
-        if columns and self._trial.wants(float(costs[1 + size] - costs[1]), candidates.price):
+        is_wanted = columns and self._trial.wants(float(costs[1 + size] - costs[1]), candidates.price)
+        self.reason = self._trial.reason
+        if is_wanted:
             ids, parents, self._columns = window.nodes(columns, 0)
             candidates.ride_along(ids, parents, MIN_PART * candidates.price)
 

@@ -92,11 +92,14 @@ class DraftSession:
     @property
     def stand_down_reason(self) -> str | None:
         """Why most steps so far drafted nothing, in numbers; None if most of them did draft, or the others made up for
-        it."""
+        it. What a source says of itself comes first."""
+        reason = next((source.reason for source in reversed(self._sources) if source.reason is not None), None)
+        if reason is not None:
+            return reason
         state = self._state
         steps, unmatched, stood_down = int(state.num_steps), int(state.num_unmatched), int(state.num_stood_down)
         if 2 * (unmatched + stood_down) <= steps or has_paid(int(state.num_emitted), steps):
-            return next((source.reason for source in self._sources if source.reason is not None), None)
+            return None
         if unmatched >= stood_down:
             return f"stood down: nothing to copy at {unmatched} of {steps} steps"
         tokens, cost = state.tokens_stood_down / stood_down, state.cost_stood_down / stood_down
