@@ -171,18 +171,9 @@ def test_a_damaged_memory_file_does_not_stop_a_session(tmp_path, caplog):
     assert len(caplog.records) == 1
 
 
-def test_the_fixed_rule_bounds_each_source():
-    policy = DraftPolicy(length_factor=1.0)
-    drafter = Drafter(policy=policy, memory=DraftMemory(), phrases=PhraseBook([[50, 51, 52, 53, 54, 55, 56, 57]]))
-    drafter.memory.add(range(100, 130))
-    assert drafter.begin([7, 103, 104, 105, 106]).propose(16).token_ids.tolist() == [107, 108, 109, 110]
-    assert drafter.begin([50, 51, 52]).propose(16).token_ids.tolist() == [53, 54, 55]
-
-
-@pytest.mark.parametrize("length_factor", [None, 1.0])
 @pytest.mark.parametrize("shortest", [1, 4, 5, 40, 600])
-def test_the_shortest_match_binds_memory_and_phrases(shortest, length_factor):
-    policy = dataclasses.replace(FREE, prompt_lookup_min=shortest, prompt_lookup_max=4096, length_factor=length_factor)
+def test_the_shortest_match_binds_memory_and_phrases(shortest):
+    policy = dataclasses.replace(FREE, prompt_lookup_min=shortest, prompt_lookup_max=4096)
     text = list(range(2000, 3000))
     drafter = Drafter(policy=policy, memory=DraftMemory(), phrases=PhraseBook([text], min_match=1))
     alone = Drafter(policy=policy, memory=drafter.memory)
