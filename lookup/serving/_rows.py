@@ -71,12 +71,14 @@ class Sessions(NamedTuple):
     Attributes:
         texts: where the texts of all lines lie.
         blocks: int32 (lines, NUM_ROWS, width), the last draft of each line; always a chain.
+        block: int32 (NUM_ROWS, 2 * width), to draft in.
     """
 
     texts: Text
     lines: list[Line]
     states: list[State]
     blocks: Ints3D
+    block: Ints2D
     known: Known
 
 
@@ -159,9 +161,8 @@ def step_row(batch: Batch, row: int, room: int, sessions: Sessions) -> int:
         learn_row(batch, row, sessions, text)
     line.num_drafted, n = 0, 0
     if room > 0:
-        width = 2 * room if len(sessions.known.segments) else room
-        block = np.empty((NUM_ROWS, width), np.int32)
-        parts = Parts(block, np.empty(2, np.int64))
+        block = sessions.block
+        parts = Parts(block, sessions.known.work[0].ends[:])
         n = stepping.propose(text, sessions.states, number, sessions.known, room, room, parts)
         if n < 0:
             line.num_drafted = -1
