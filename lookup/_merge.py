@@ -58,9 +58,10 @@ def insert(block: ReadInts2D, first: int, end: int, tree: Ints2D, num_held: int,
                 tree[ORIGIN, found] = block[ORIGIN, i]
             continue
         reach = np.float64(tree_probs[parent]) if parent >= 0 else 1.0
-        chance = probs[i] / probs[before] if before >= 0 else np.float64(probs[i])
-        if reach <= taken:
+        above = probs[before] if before >= 0 else np.float32(1.0)
+        if reach <= taken or not probs[i] > 0.0 or not above > 0.0:
             continue
+        chance = probs[i] / above
         for row in range(NUM_ROWS):
             tree[row, n] = block[row, i]
         tree[PARENT, n] = parent
