@@ -68,7 +68,7 @@ class Batch:
             agreed = 0
             while agreed < min(len(draft), len(ids)) and draft.token_ids[agreed] == ids[agreed]:
                 agreed += 1
-            if self.memory is not None:  # a batch looks what is in the memory before it learns, a session before it drafts
+            if self.memory is not None:  # a batch looks into the memory before it learns, a session before it drafts
                 view = self.memory.view(self.namespace)
                 session._view, session._known = view, session._known._replace(segments=view.records)
             session.commit(draft, Outcome(path=tuple(range(agreed)), new_ids=tuple(ids), stop="rejected"))

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from zerodraft.lookup.copy._text import WINDOW
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.copy._text import WINDOW
 from zerodraft.lookup.memory import _stored
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.memory.manifest import TokenizerError
@@ -653,8 +653,8 @@ def test_queue_entries_of_cleared_namespaces_do_not_pile_up():
 
 stored_texts = st.one_of(
     st.lists(st.integers(0, 2), min_size=1, max_size=15),
-    st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 60)).map(lambda of: of[0] * of[1]),
-    st.tuples(st.lists(st.integers(0, 2), max_size=6), st.integers(1, 200)).map(lambda of: [*of[0], *range(9, 9 + of[1])]),
+    st.builds(lambda run, times: run * times, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 60)),
+    st.builds(lambda run, n: [*run, *range(9, 9 + n)], st.lists(st.integers(0, 2), max_size=6), st.integers(1, 200)),
 )
 
 

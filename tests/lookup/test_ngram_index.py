@@ -22,7 +22,7 @@ texts = st.lists(st.one_of(st.integers(0, 2), st.sampled_from(EDGE_IDS)), max_si
 long_texts = st.lists(
     st.one_of(
         st.just(None),
-        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 40)).map(lambda of: of[0] * of[1]),
+        st.builds(lambda run, n: run * n, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 40)),
         st.integers(1, 200).map(lambda length: list(range(10, 10 + length))),
     ),
     max_size=6,

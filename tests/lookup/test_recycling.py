@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.lookup import _block
-from zerodraft.lookup.draft import RECYCLED, Draft, Outcome
 from zerodraft.lookup._prices import WORTH_FACTOR
+from zerodraft.lookup.draft import RECYCLED, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.recycle import _recycling_core as core
@@ -138,9 +138,8 @@ def test_trees_are_the_oracles(seed, room, depth, num_held, price, slopes):
     before = tree[:, :num_held].copy()
     common = [token for token in ours._common.tolist() if token >= 0]
     falling = sorted(slopes, reverse=True)  # the cost of a further position from 1, 2, ... positions on
-    expected = reference.successors.recycled_nodes(
-        theirs, chances_of(ours), context, common, nodes, room, depth, MIN_PROB, [s / WORTH_FACTOR for s in falling], price
-    )
+    bounds = room, depth, MIN_PROB, [slope / WORTH_FACTOR for slope in falling]
+    expected = reference.successors.recycled_nodes(theirs, chances_of(ours), context, common, nodes, *bounds, price)
     pair = (context[-2] if len(context) > 1 else -1, context[-1])
     size = ours.grow(pair, tree, num_held, room, depth, price, np.array([0.0, *falling, 0.0]))
     assert np.array_equal(tree[:, :num_held], before)  # what is held stays as it is
