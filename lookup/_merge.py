@@ -177,18 +177,18 @@ def keep_likeliest(tree: Ints2D, n: int, drafted: Ints) -> int:
 
     ``drafted`` gets its tokens; of equally likely children the first counts. Returns its length.
     """
-    best = np.full(n + 1, -1, np.int64)  # by parent + 1
-    for node in range(n):
-        up = tree[PARENT, node] + 1
-        # Probabilities are not negative, so their bits order like them.
-        if best[up] < 0 or tree[PROB, node] > tree[PROB, best[up]]:
-            best[up] = node
-    length, node = 0, best[0]
-    while node >= 0 and length < len(drafted):
-        for row in range(NUM_ROWS):
-            tree[row, length] = tree[row, node]
-        tree[PARENT, length] = length - 1
-        drafted[length] = tree[TOKEN, length]
-        length += 1
-        node = best[node + 1]
+    length, node = 0, -1
+    while length < len(drafted):
+        best = -1
+        for other in range(node + 1, n):
+            # Probabilities are not negative, so their bits order like them.
+            if tree[PARENT, other] == node and (best < 0 or tree[PROB, other] > tree[PROB, best]):
+                best = other
+        if best < 0:
+            break
+        if best != length:
+            for row in range(NUM_ROWS):
+                tree[row, length] = tree[row, best]
+        tree[PARENT, length], drafted[length] = length - 1, tree[TOKEN, length]
+        length, node = length + 1, best
     return length
