@@ -672,12 +672,14 @@ def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, poi
     for _ in range(min(num_dropped, len(stored))):
         segment.drop_oldest()
     arena = segment.index.token_ids.tolist()
-    best = np.empty(3, np.int64)
-    assert _stored.find(np.array(context, np.int32), MemoryView([segment]).records[0], pointer, min_len, best) == -1
+    best = np.empty(5, np.int64)
+    own = segment.serial if pointer >= 0 else -1
+    _stored.find_in_all(np.array(context, np.int32), MemoryView([segment]).records, min_len, own, pointer, best)
     expected = reference.memory.find_stored(
         arena, context, segment.floor, pointer, WINDOW, _stored.LIMIT, min_len, _stored.MAX_MATCH
     )
-    assert tuple(best.tolist()) == expected
+    assert tuple(best[:3].tolist()) == expected
+    assert best[3:].tolist() == [0 if expected[0] >= 0 else -1, -1]  # in the only segment, and nothing to be checked
 
 
 def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):
