@@ -53,6 +53,7 @@ ReadBytes = Annotated[npt.NDArray[np.uint8], types.Array(types.uint8, 1, "C", re
 ReadFloats = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 1, "C", readonly=True)]
 ReadFloats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C", readonly=True)]
 Word = Annotated[Any, types.uint64]
+Words = Annotated[npt.NDArray[np.uint64], types.Array(types.uint64, 1, "C")]
 Record = TypeVar("Record", bound=type)
 
 _log = logging.getLogger(__name__)

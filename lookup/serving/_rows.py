@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+from numba import carray
 
 from zerodraft.lookup import _merge as merging
 from zerodraft.lookup._block import NUM_ROWS, ORIGIN, TOKEN
 from zerodraft.lookup._merge import Parts
 from zerodraft.lookup.copy import _text as texts
 from zerodraft.lookup.copy._text import Text
+from zerodraft.lookup.runtime._address import at
 from zerodraft.lookup.runtime._jit import Ints2D, Ints3D, Longs, ReadInts, ReadInts2D, kernel, record
 from zerodraft.lookup.session import _step as stepping
 from zerodraft.lookup.session._state import State
@@ -84,14 +86,14 @@ class Sessions(NamedTuple):
 
 @kernel
 def text_of(pool: Text, line: Line) -> Text:
-    """A line's own text."""
-    at, end = line.at, line.at + line.capacity
+    """A line's own text. As arrays at addresses, taken now, rather than slices, since these would be counted."""
+    at_1, at_n, size = 4 * line.at_1, 4 * line.at_n, (line.capacity,)
     return Text(
-        pool.tokens[at:end],
-        pool.links_1[at:end],
-        pool.links_n[at:end],
-        pool.heads_1[line.at_1 : line.at_1 + line.slots_1],
-        pool.heads_n[line.at_n : line.at_n + line.slots_n],
+        carray(at(pool.tokens.ctypes.data + 4 * line.at), size, np.int32),
+        carray(at(pool.links_1.ctypes.data + 4 * line.at), size, np.int32),
+        carray(at(pool.links_n.ctypes.data + 4 * line.at), size, np.int32),
+        carray(at(pool.heads_1.ctypes.data + at_1), (line.slots_1,), np.int32),
+        carray(at(pool.heads_n.ctypes.data + at_n), (line.slots_n,), np.int32),
     )
 
 
