@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from zerodraft.lookup._block import MATCH, ORIGIN, PARENT, PREDICTION, PRICE, PROB, SOURCE, TOKEN
+from zerodraft.lookup._block import MATCH, NUM_ROWS, ORIGIN, PARENT, PREDICTION, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup._prices import Tables
-from zerodraft.lookup.copy._copies import believed, doubt, settle
+from zerodraft.lookup.memory._stored import doubt_chain, rate_chain
 from zerodraft.lookup.runtime._jit import Floats, Ints2D, ReadInts, ReadInts2D, kernel
 
 
@@ -17,26 +17,15 @@ def rate(block: Ints2D, num_nodes: int, num_predicted: int, beliefs: Floats, tab
     Shares alone are 1 wherever one occurrence is left. Nodes copied from the first ``num_predicted`` positions get the
     source PREDICTION.
     """
-    breaks, last = tables.breaks, tables.breaks.shape[1] - 1
-    kinds, shares = np.empty(len(beliefs), np.int64), np.empty(len(beliefs))
-    num_likely, matched = believed(beliefs, kinds, shares), np.int64(block[MATCH, 0])
-    holds, prices = np.empty(num_nodes), np.empty(num_nodes)
-    for depth in range(num_nodes):
-        state, hold, worth = min(matched + depth, last), 0.0, 0.0
-        for k in range(num_likely):
-            shares[k] *= 1.0 - breaks[kinds[k], state]
-            hold += shares[k]
-            worth += shares[k] * tables.prices[kinds[k], min(state + 1, last)]
-        holds[depth], prices[depth] = hold, worth / hold
-    depths, probs, out_prices = (
-        np.zeros(num_nodes, np.int64),
-        block[PROB].view(np.float32),
-        block[PRICE].view(np.float32),
-    )
+    copied, depths = np.zeros((NUM_ROWS, num_nodes), np.int32), np.zeros(num_nodes, np.int64)
+    copied[MATCH] = block[MATCH, 0]
+    rate_chain(copied, 0, num_nodes, beliefs, tables, 0.0)  # column d: what is true of a copy at depth d
+    shares, holds = block[PROB].view(np.float32), copied[PROB].view(np.float32)
     for i in range(num_nodes):
         above = block[PARENT, i]
         depths[i] = depths[above] + 1 if above >= 0 else 0
-        probs[i], out_prices[i] = probs[i] * holds[depths[i]], prices[depths[i]]
+        shares[i] *= holds[depths[i]]
+        block[PRICE, i] = copied[PRICE, depths[i]]
         if block[ORIGIN, i] < num_predicted:
             block[SOURCE, i] = PREDICTION
 
@@ -44,18 +33,14 @@ def rate(block: Ints2D, num_nodes: int, num_predicted: int, beliefs: Floats, tab
 @kernel
 def learn(block: ReadInts2D, num_nodes: int, came: ReadInts, may_break: bool, beliefs: Floats, tables: Tables) -> None:
     """Shift the belief in each kind of text by how far the tokens that came were among the branches."""
-    node, depth, last = -1, 0, tables.breaks.shape[1] - 1
-    while depth < len(came):
-        has_branch, found = False, -1
+    chain, depth, node = np.full(len(came), -1, np.int32), 0, -1  # the branches that came, then -1
+    for token in came:
+        found = -2  # no branch at all; -1: none with this token
         for i in range(node + 1, num_nodes):
-            if block[PARENT, i] == node:
-                has_branch = True
-                if block[TOKEN, i] == came[depth]:
-                    found = i
-        if not has_branch or (found < 0 and not may_break):
-            break
-        doubt(beliefs, tables.breaks, min(np.int64(block[MATCH, 0]) + depth, last), -1.0, found >= 0)
+            if block[PARENT, i] == node and found < 0:
+                found = i if block[TOKEN, i] == token else -1
+        depth += found >= -1
         if found < 0:
             break
-        node, depth = found, depth + 1
-    settle(beliefs)
+        chain[depth - 1], node = token, found
+    doubt_chain(chain[:depth], block[MATCH, 0], came, may_break, beliefs, tables)
