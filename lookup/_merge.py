@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from zerodraft.lookup._block import NUM_ROWS, ORIGIN, PARENT, PRICE, PROB, TOKEN
-from zerodraft.lookup.copy._copies import WORTH_FACTOR
+from zerodraft.lookup._prices import WORTH_FACTOR
 from zerodraft.lookup.runtime._jit import Ints, Ints2D, Longs, ReadFloats, ReadInts2D, kernel
 from zerodraft.lookup.session._state import State
 

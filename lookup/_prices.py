@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from zerodraft.lookup.runtime._jit import Floats, Floats2D, ReadFloats, ReadFloats2D, kernel
+
+WORTH_FACTOR: Final = 1.1  # what a node is worth is overrated so much: drafting slightly too little costs more
 
 
 class Tables(NamedTuple):

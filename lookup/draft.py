@@ -92,6 +92,8 @@ _FEW: Final = 64
 _FLOAT32: Final = np.dtype(np.float32)
 _UINT8: Final = np.dtype(np.uint8)
 _BOOL: Final = np.dtype(np.bool_)
+_TRUE: Final = np.ones(4096, _BOOL)  # of drafts that kernels make; shared, so it cannot be written
+_TRUE.flags.writeable = False
 _FIELDS: Final = {
     "token_ids": INT32,
     "parents": INT32,
@@ -154,16 +156,11 @@ class Draft:
         n = block.shape[1]
         if n == 0:
             return _EMPTY
+        probs, source = block[PROB].view(_FLOAT32), block[SOURCE].astype(_UINT8)
+        verify = _TRUE[:n] if n <= len(_TRUE) else np.ones(n, np.bool_)
+        fields = block[TOKEN], block[PARENT], probs, block[MATCH], source, block[ORIGIN], verify
         draft = _new(cls)
-        draft.__dict__.update(
-            token_ids=block[TOKEN],
-            parents=block[PARENT],
-            probs=block[PROB].view(_FLOAT32),
-            match_len=block[MATCH],
-            source=block[SOURCE].astype(_UINT8),
-            origin=block[ORIGIN],
-            verify=np.ones(n, _BOOL),
-        )
+        draft.__dict__.update(zip(_FIELDS, fields))
         return draft
 
     @classmethod

@@ -193,7 +193,7 @@ def test_every_public_name_has_a_home_and_a_type() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_lock_is_known_to_a_fork(path: Path) -> None:
-    """CASES 54: a lock that another thread holds at a fork would stay locked in the child for ever."""
+    """Case 54: a lock that another thread holds at a fork would stay locked in the child for ever."""
     if path.name == "at_fork.py":
         return  # which frees its own
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]

@@ -1,4 +1,4 @@
-"""Every public parameter, with wrong types and values: one clear error each, before any forward (CASES 29, 47).
+"""Every public parameter, with wrong types and values: one clear error each, before any forward (cases 29, 47).
 
 The parameters are read from the code, so one that is new fails here until it has a row.
 """
@@ -514,7 +514,7 @@ EFFECTS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("option", EFFECTS)
 def test_two_values_of_an_option_show_two_effects(option: str) -> None:
-    """CASES 29: another configuration and another draft."""
+    """Case 29: another configuration and another draft."""
     owner, name = option.split(".")
     kind = getattr(zerodraft, owner)
     values = [value() if callable(value) else value for value in EFFECTS[option]]

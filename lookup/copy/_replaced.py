@@ -66,7 +66,7 @@ def same(tokens: ReadInts, at: int, n: int, other_at: int, other_n: int) -> bool
 
 @kernel
 def find(tokens: ReadInts, length: int, replaced: Replaced, position: int) -> int:
-    """Which replacement there is for what the text holds at ``position``: the longest, among equals the first; or -1."""
+    """The number of the replacement for what the text holds at ``position``: the longest, then the first; or -1."""
     best, best_len = -1, 0
     if position >= length or not (replaced.firsts >> (tokens[position] & 63)) & 1:
         return best

@@ -52,7 +52,7 @@ class NgramIndex:
         tokens, links_1, links_n = (np.empty(_FIRST, np.int32) for _ in range(3))
         heads_1, heads_n = (np.full(_FIRST, -1, np.int32) for _ in range(2))
         self.arrays = Text(tokens, links_1, links_n, heads_1, heads_n)
-        self._meta = np.zeros(1, dtype_of(core.Meta)) if meta is None else meta
+        self._meta: Any = np.zeros(1, dtype_of(core.Meta)) if meta is None else meta
 
     @classmethod
     def over(cls, arrays: Text, used: tuple[int, int]) -> NgramIndex:

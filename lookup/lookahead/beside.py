@@ -30,8 +30,8 @@ FIRST_PAUSE: Final = 64  # steps without a window after it did not pay; each tim
 class Beside:
     """A drafter and a Lookahead in one: ``begin`` as every drafter.
 
-    The pool's guesses are one more source of the drafter's sessions, and its window rides along where the first token of
-    the draft is not nearly sure. A window is judged after a trial by what guesses won against what it cost, and pauses
+    The pool's guesses are one more source of the drafter's sessions, and its window rides along where the first token
+    of the draft is not nearly sure. A window is judged after a trial by what guesses won against what it cost, and pauses
     where it did not pay. Of a drafter that is no ``Drafter`` the session is one more source itself.
     """
 
@@ -97,7 +97,7 @@ class SessionSource(Source):
 class LookaheadSource(Source):
     """The guesses of a Lookahead, and its window where that may pay."""
 
-    num_topk: Final = LookaheadSession.num_topk
+    num_topk = LookaheadSession.num_topk
 
     def __init__(self, session: LookaheadSession) -> None:
         self._session = session
@@ -119,7 +119,9 @@ class LookaheadSource(Source):
         window, costs = self._session.window, candidates.tables.costs
         columns = window.num_columns(int(candidates.max_nodes * WINDOW_PART), candidates.max_depth)
         size = window.size(columns)
-        if columns and self._trial.wants(float(costs[1 + size] - costs[1]), candidates.price):
+        is_wanted = columns and self._trial.wants(float(costs[1 + size] - costs[1]), candidates.price)
+        self.reason = self._trial.reason
+        if is_wanted:
             ids, parents, self._columns = window.nodes(columns, 0)
             candidates.ride_along(ids, parents, MIN_PART * candidates.price)
 

@@ -15,7 +15,7 @@ from numba import carray
 
 from zerodraft.lookup._block import MATCH, MEMORY, ORIGIN, PARENT, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup._prices import Tables
-from zerodraft.lookup.copy._copies import believed, doubt, settle
+from zerodraft.lookup.copy._belief import doubt, expect, settle
 from zerodraft.lookup.copy._text import MAX_MATCH, ORDER, SCORE_CAP, WINDOW, beats, hash_1, hash_n, match_length
 from zerodraft.lookup.runtime._address import at
 from zerodraft.lookup.runtime._jit import Floats, Ints2D, Longs, ReadInts, kernel, record
@@ -60,7 +60,7 @@ def unchecked(segment: Segment, array: int, first: int, last: int) -> int:
     for element in (first, last):
         block = np.int64((segment.bases[array] + 4 * element) >> segment.shift)
         if checked[block] == 0:
-            return block
+            return int(block)
     return -1
 
 
@@ -83,7 +83,7 @@ def newest(context: ReadInts, segment: Segment, order: int) -> int:
         if block >= 0:
             return -2 - block
         if match_length(context, len(context), tokens, head + 1, order) == order:
-            return head
+            return int(head)
         slot = (slot + np.uint64(1)) & mask
     return -1
 
@@ -112,7 +112,7 @@ def near_pointer(context: ReadInts, segment: Segment, pointer: int, min_len: int
 
 @kernel
 def find(context: ReadInts, segment: Segment, pointer: int, min_len: int, best: Longs) -> int:
-    """Find the end of a context in a segment: ``best`` int64 (3,) gets position, match length and distance, or -1, 0, 0.
+    """Find the end of a context in a segment: ``best`` (3,) gets position, match length and distance, or -1, 0, 0.
 
     The best by ``beats`` with matches capped at SCORE_CAP: among all positions within WINDOW of the pointer and the
     LIMIT newest occurrences of the last ORDER tokens and of the last one, from the floor on. Without a pointer (-1)
@@ -237,19 +237,13 @@ def draft(context: ReadInts, segments: list[Segment], min_len: int, min_prob: fl
 @kernel
 def rate_chain(block: Ints2D, first: int, end: int, beliefs: Floats, tables: Tables, min_prob: float) -> int:
     """Set probabilities and prices of a chain by what is believed of its source; return where those of min_prob end."""
-    breaks, prices, last = tables.breaks, tables.prices, tables.breaks.shape[1] - 1
-    kinds, shares = np.empty(len(beliefs), np.int64), np.empty(len(beliefs))
-    num_likely = believed(beliefs, kinds, shares)
+    probs, prices = np.empty(end - first), np.empty(end - first)
+    if first < end:
+        expect(np.int64(block[MATCH, first]), beliefs, tables, probs, prices)
     for n in range(first, end):
-        state = min(np.int64(block[MATCH, n]) + n - first, last)
-        prob, worth = 0.0, 0.0
-        for k in range(num_likely):
-            shares[k] *= 1.0 - breaks[kinds[k], state]
-            prob += shares[k]
-            worth += shares[k] * prices[kinds[k], min(state + 1, last)]
-        if prob < min_prob or prob == 0.0:
+        if probs[n - first] < min_prob or probs[n - first] == 0.0:
             return n
-        block[PROB].view(np.float32)[n], block[PRICE].view(np.float32)[n] = prob, worth / prob
+        block[PROB].view(np.float32)[n], block[PRICE].view(np.float32)[n] = probs[n - first], prices[n - first]
     return end
 
 

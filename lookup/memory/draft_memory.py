@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from zerodraft.lookup._block import NUM_ROWS
 from zerodraft.lookup.checks import flag, int_in, number_in
+from zerodraft.lookup.copy._text import MAX_MATCH
 from zerodraft.lookup.copy.ngram_index import BULK
 from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
 from zerodraft.lookup.memory import _stored as core
-from zerodraft.lookup.memory._stored import MAX_CHAIN, MAX_MATCH
+from zerodraft.lookup.memory._stored import MAX_CHAIN
 from zerodraft.lookup.memory.files import Stamp, list_files, merged_with_small, opened, path_of, stamp_of
 from zerodraft.lookup.memory.manifest import (
     MANIFEST,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class MemoryView:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments: Final = tuple(segments)
-        self.records: Final = np.zeros(len(segments), dtype_of(_stored.Segment))
+        self.records: Final[Any] = np.zeros(len(segments), dtype_of(_stored.Segment))
         self._arrays: Final = [(segment.index.arrays, segment.blocks) for segment in segments]
         for record, segment, (arrays, blocks) in zip(self.records, segments, self._arrays):
             record.serial, record.length, record.floor = segment.serial, len(segment.index), segment.floor

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from zerodraft.lookup._block import MATCH, ORIGIN, PARENT, PRICE, PROB, RECYCLED, SOURCE, TOKEN
-from zerodraft.lookup.copy._copies import WORTH_FACTOR
+from zerodraft.lookup._prices import WORTH_FACTOR
 from zerodraft.lookup.runtime._jit import (
     Floats2D,
     Ints2D,

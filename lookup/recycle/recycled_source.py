@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from zerodraft.lookup._merge import SURE
 from zerodraft.lookup.draft import IntArray
 from zerodraft.lookup.recycle.token_recycler import NUM_TOPK, TokenRecycler
@@ -14,7 +12,7 @@ from zerodraft.lookup.sources.source import Source, Step
 class RecycledSource(Source):
     """Fills up what others propose with recycled successors, unless that is sure by itself. Reads the prompt first."""
 
-    num_topk: Final = NUM_TOPK
+    num_topk = NUM_TOPK
 
     def __init__(self, recycler: TokenRecycler, prompt: IntArray) -> None:
         self._recycler = recycler

@@ -1,7 +1,6 @@
 """One kernel call for all rows of a serving engine: what a DraftSession does per step, without Python in between.
 
-The texts of all lines lie in one ``Text`` (``TextPool``). The arrays are those of the pool and of the caller: no address
-is kept.
+The texts of all lines lie in one ``Text`` (``TextPool``). Arrays are the pool's and the caller's: no address is kept.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from zerodraft.lookup.session._state import State
 from zerodraft.lookup.session._step import Known
 
 # What a row needs after a call. DONE: nothing, its draft is in the block of its line. ABSENT: there is a session but no
-# new token. NEW: no session. LOST: the row is not what the session knows. GROW: its arrays are full. ODD: it is no text.
-# CHECK: a block of a memory's file is to be checked, which the line's state names.
+# new token. NEW: no session. LOST: the row is not what the session knows. GROW: its arrays are full. ODD: it is no
+# text. CHECK: a block of a memory's file is to be checked, which the line's state names.
 DONE, ABSENT, NEW, LOST, GROW, ODD, CHECK = range(7)
 
 TAIL: Final = 32  # tokens before the new ones that are compared with what the session holds, at every step

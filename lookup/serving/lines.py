@@ -69,7 +69,7 @@ class SessionLines:
         )
         self._drafter, self._namespace = drafter, namespace
         self._pool = TextPool()
-        self._lines = np.zeros(0, dtype_of(core.Line))
+        self._lines: Any = np.zeros(0, dtype_of(core.Line))
         self._states = new_states(0, drafter)
         self._blocks = np.zeros((0, NUM_ROWS, max_draft_tokens), np.int32)
         self._phrases: list[tuple[Any, int]] = []  # a line's source, and the length at which it was told what came
@@ -162,6 +162,7 @@ class SessionLines:
         while num_open and (asking := np.flatnonzero(status == core.CHECK)).size:
             for row in asking.tolist():
                 stored, memory = self._states[numbers[row]].stored, self._drafter.memory
+                assert memory is not None
                 self._view = checked(memory, self._namespace, self._view, stored)
             again = np.full(len(status), core.DONE)
             again[asking] = core.CHECK

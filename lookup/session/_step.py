@@ -80,12 +80,12 @@ def learn(
     """
     state, costs = states[i], known.tables.costs
     length = state.text.length
-    state.num_steps += 1
-    state.num_emitted += length - start
-    if num_drafted == 0 and state.best.length == start:
-        if state.best.position < 0:
+    if state.best.length == start:  # else nothing was proposed
+        state.num_steps += 1
+        state.num_emitted += length - start
+        if num_drafted == 0 and state.best.position < 0:
             state.num_unmatched += 1
-        else:
+        elif num_drafted == 0:
             state.num_stood_down += 1
             state.tokens_stood_down += state.expected_tokens
             state.cost_stood_down += state.expected_cost

@@ -10,7 +10,7 @@ import numpy as np
 from zerodraft.lookup._block import NUM_ROWS
 from zerodraft.lookup._merge import Parts
 from zerodraft.lookup.checks import bounds, one_of, shown
-from zerodraft.lookup.copy._copies import EVIDENCE_NAMES
+from zerodraft.lookup.copy._search import EVIDENCE_NAMES
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import INT32, Draft, IntArray, Outcome
 from zerodraft.lookup.measure.stats import has_paid
@@ -59,6 +59,7 @@ class DraftSession:
         self._index.extend(prompt)
         self._output_start = len(self._index)
         self._is_finished = False
+        self._most = drafter.policy.max_row_tokens
         self._view: MemoryView = NOTHING
         self._ends = np.zeros(2, np.int64)
         self._last: Draft | None = None  # as it was proposed
@@ -91,11 +92,14 @@ class DraftSession:
     @property
     def stand_down_reason(self) -> str | None:
         """Why most steps so far drafted nothing, in numbers; None if most of them did draft, or the others made up for
-        it."""
+        it. What a source says of itself comes first."""
+        reason = next((source.reason for source in reversed(self._sources) if source.reason is not None), None)
+        if reason is not None:
+            return reason
         state = self._state
         steps, unmatched, stood_down = int(state.num_steps), int(state.num_unmatched), int(state.num_stood_down)
         if 2 * (unmatched + stood_down) <= steps or has_paid(int(state.num_emitted), steps):
-            return next((source.reason for source in self._sources if source.reason is not None), None)
+            return None
         if unmatched >= stood_down:
             return f"stood down: nothing to copy at {unmatched} of {steps} steps"
         tokens, cost = state.tokens_stood_down / stood_down, state.cost_stood_down / stood_down
@@ -119,33 +123,31 @@ class DraftSession:
             ValueError: a negative bound, or num_rows below 1.
             RuntimeError: the session is finished.
         """
-        self._check_running()
+        if self._is_finished:
+            self._check_running()
         if type(max_tokens) is not int or max_tokens < 0 or not (max_depth is None or type(max_depth) is int):
             max_tokens, max_depth = bounds(max_tokens, max_depth)
-        policy = self._drafter.policy
-        most = policy.max_row_tokens
-        room = most if most < max_tokens else max_tokens
+        room = self._most if self._most < max_tokens else max_tokens
         depth = room if max_depth is None or max_depth > room else max_depth
         if depth < 0:
             bounds(max_tokens, max_depth)
-        length = len(self._index)
-        if self._tables_for != (num_rows, length.bit_length()):
-            self._known = self._known._replace(tables=policy.tables(num_rows, length))
-            self._tables_for = (num_rows, length.bit_length())
-        if policy.max_branches == 1 and not self._sources and self._drafter.memory is None:
-            room = depth  # one chain
+        bits = len(self._index).bit_length()
+        if self._tables_for != (num_rows, bits):
+            tables = self._drafter.policy.tables(num_rows, len(self._index))
+            self._known, self._tables_for = self._known._replace(tables=tables), (num_rows, bits)
         if room == 0 or depth == 0:
             return Draft.empty()
-        if self._drafter.memory is not None and self._view is not (view := self._drafter.memory.view(self._namespace)):
+        memory = self._drafter.memory
+        if memory is not None and self._view is not (view := memory.view(self._namespace)):
             self._view, self._known = view, self._known._replace(segments=view.records)
-        self._last = draft = self._merged(room, depth) if self._sources else self._alone(room, depth)
-        return draft
-
-    def _alone(self, room: int, depth: int) -> Draft:
-        """What text and memory propose: one call of a kernel."""
-        block = np.empty((NUM_ROWS, room if self._view is NOTHING else 2 * room), INT32)
-        n = self._checked(_propose, room, depth, Parts(block, self._ends))
-        return Draft.from_block(block[:, :n])
+        if self._sources:
+            self._last = draft = self._merged(room, depth)
+            return draft
+        parts = Parts(np.empty((NUM_ROWS, room if memory is None else 2 * room), INT32), self._ends)
+        n = _propose(self._index.arrays, self._states, 0, self._known, room, depth, parts)
+        if n == core.CHECK:
+            n = self._checked(_propose, room, depth, parts)
+        return Draft.from_block(parts.block[:, :n])
 
     def _merged(self, room: int, depth: int) -> Draft:
         """What all sources propose."""

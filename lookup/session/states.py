@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zerodraft.lookup.policy import priors
 from zerodraft.lookup.runtime._jit import dtype_of
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
     from zerodraft.lookup.drafter import Drafter
 
 
-def new_states(count: int, drafter: Drafter) -> npt.NDArray[np.void]:
+def new_states(count: int, drafter: Drafter) -> Any:
     """A record array (count,) of ``_state.State``. What was learned from one request never reaches another."""
     policy, memory, beliefs = drafter.policy, drafter.memory, priors()[1]
     assert len(beliefs) == NUM_KINDS, "priors.json and _state.NUM_KINDS differ"
-    states = np.zeros(count, dtype_of(State))
+    states: Any = np.zeros(count, dtype_of(State))
     states["min_match"], states["max_match"] = policy.prompt_lookup_min, policy.prompt_lookup_max
     states["max_copies"] = policy.max_branches
     states["best"]["length"] = states["going"]["length"] = states["stored"]["pointer"] = -1

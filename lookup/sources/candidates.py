@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -98,13 +99,18 @@ class Candidates:
         self._riders = token_ids, parents, worth
 
     def parts(self, num_nodes: int) -> Parts:
-        """All that was proposed side by side, ``num_parts`` parts, with room for ``num_nodes`` nodes more."""
+        """All that was proposed side by side, ``num_parts`` parts, with room for ``num_nodes`` nodes more.
+
+        Parents are counted over the whole block then.
+        """
         ends = np.zeros(MAX_PARTS, np.int64)
         np.cumsum([part.shape[1] for part in self._proposed], out=ends[: self.num_parts])
         total = int(ends[self.num_parts - 1]) if self.num_parts else 0
         block = np.empty((NUM_ROWS, total + num_nodes), np.int32)
-        if total:
-            np.concatenate(self._proposed, axis=1, out=block[:, :total])
+        for part, end in zip(self._proposed, ends.tolist()):
+            first = end - part.shape[1]
+            block[:, first:end] = part
+            block[PARENT, first:end] += np.where(part[PARENT] >= 0, first, 0)
         return Parts(block, ends)
 
     def join(self, parts: Parts, num_parts: int) -> None:
@@ -146,6 +152,4 @@ def _with_riders(draft: Draft, ids: Sequence[int], parents: Sequence[int]) -> Dr
     block[PROB, :n], block[MATCH, :n] = draft.probs.view(np.int32), draft.match_len
     block[ORIGIN], block[SOURCE] = -1, WINDOW
     block[ORIGIN, :n], block[SOURCE, :n] = draft.origin, draft.source
-    whole = Draft.from_block(block)
-    whole.verify[n:] = False
-    return whole
+    return dataclasses.replace(Draft.from_block(block), verify=np.arange(n + count) < n)

@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class Source:
-    """Proposes tokens for one request. The built-in ones and those of one's own are alike; each may do any of the three.
+    """Proposes tokens for one request. Built-in ones and those of one's own are alike; each may do any of the three.
 
     ``Drafter(sources=[make])`` calls ``make(prompt)`` for every request; a class that takes the prompt is such a
     ``make``. Not thread-safe. An error that a source raises is raised by ``propose`` or ``commit`` of its session.

@@ -139,6 +139,12 @@ class SuffixTree:
         return self._length - int(self._arrays.state[0].num_leaves)
 
     @property
+    def num_occurrences(self) -> int:
+        """Explicit suffixes that begin with the match, as ``count`` says; after ``propose``. Cost: O(1)."""
+        state = self._arrays.state[0]
+        return core.count_of(self._arrays.counts, state.active_child or state.active_node)
+
+    @property
     def num_nodes(self) -> int:
         """Number of internal nodes, the root included. Cost: O(1).
 

@@ -35,7 +35,7 @@ class TreeSource(Source):
         block, n = self.tree.propose_block(candidates.max_nodes, candidates.max_depth, MAX_BRANCHES, MIN_SHARE)
         self._last = (block, n) if n else None
         if n:
-            _rate(block, n, self._num_predicted, self._beliefs, candidates.tables)
+            _rate(block, n, self._num_predicted, self.tree.num_occurrences, self._beliefs, candidates.tables)
             candidates.add_part(block[:, :n])
 
     def learn(self, step: Step) -> None:

@@ -43,7 +43,7 @@ def test_errors_are_one_line() -> None:
 
 
 def test_a_batch_is_a_number_of_rows_and_needs_the_hardware() -> None:
-    """CASES 48: an option that would do nothing is an error."""
+    """Case 48: an option that would do nothing is an error."""
     for options, message in (
         (["--batch", "0"], "--batch must be at least 1, got 0"),
         (["--batch", "-3"], "--batch must be at least 1, got -3"),

@@ -153,7 +153,7 @@ def nowhere(monkeypatch, tmp_path, where):
 @pytest.mark.parametrize("where", ["no entry in the user table", "a file as home", "a file as cache"])
 @pytest.mark.parametrize("library", ["platformdirs", "without"])
 def test_without_a_home_a_model_is_timed_once_per_process(monkeypatch, tmp_path, caplog, where, library):
-    """CASES 52: attach works, with one warning; a second model like it, another attach and a call time nothing."""
+    """Case 52: attach works, with one warning; a second model like it, another attach and a call time nothing."""
     from zerodraft.integrations.hf import cost_measure
     from zerodraft.integrations.hf import settings as doors
 

@@ -160,7 +160,7 @@ SETTINGS: dict[str, Any] = {
 def test_no_setting_of_the_checkpoint_reaches_an_edit(
     scripted: Any, tokenizer: Any, name: str, is_attached: bool
 ) -> None:
-    """CASES 38: what a pipeline needs of generate it sets; the rest it neutralizes and names."""
+    """Case 38: what a pipeline needs of generate it sets; the rest it neutralizes and names."""
     model = scripted(f"{NEW}````")
     setattr(model.generation_config, name, SETTINGS[name])
     if is_attached:

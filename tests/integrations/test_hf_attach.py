@@ -39,7 +39,7 @@ def test_attach_twice_and_detach_restore():
 
 
 def test_repeated_calls_share_nothing():
-    """The same object for P, P, Q, P: every call drafts and counts as the first did (CASES 1)."""
+    """The same object for P, P, Q, P: every call drafts and counts as the first did (case 1)."""
     model = zerodraft.attach(_fresh())
     p, q = support.prompt(1, 30), support.prompt(2, 24)
     seen = []

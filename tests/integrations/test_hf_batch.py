@@ -1,4 +1,4 @@
-"""Batches: every row equals its own run alone, whatever stands beside it (CASES 25)."""
+"""Batches: every row equals its own run alone, whatever stands beside it (case 25)."""
 
 from __future__ import annotations
 

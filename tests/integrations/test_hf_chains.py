@@ -1,4 +1,4 @@
-"""Models that keep a state of their own: chains in their own cache, put back where a draft is rejected (CASES 24)."""
+"""Models that keep a state of their own: chains in their own cache, put back where a draft is rejected (case 24)."""
 
 from __future__ import annotations
 

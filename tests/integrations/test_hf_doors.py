@@ -1,6 +1,6 @@
 """The doors of ``generate``: drafting per call, why rows end, ids that are none, what does not fit.
 
-CASES 42 and 45-51.
+Cases 42 and 45 to 51.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _run(settings, ids, door="attach", **options):
 @pytest.mark.parametrize("door", ["attach", "speculate"])
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_call_may_switch_drafting_off_and_bound_it(name, door):
-    """CASES 50: off means no drafts from any source, a bound binds every source, window nodes too."""
+    """Case 50: off means no drafts from any source, a bound binds every source, window nodes too."""
     make, ids = _sources()[name], support.prompt(1, 30)
     expected = support.plain(support.tiny("llama"), ids, max_new_tokens=40)
     free = _run(make(), ids, door)
@@ -107,7 +107,7 @@ def test_a_bound_binds_every_row_of_a_batch():
 
 @pytest.mark.parametrize("settings", [{}, {"lookahead": Lookahead(4, 3, 4)}], ids=["copies", "beside"])
 def test_max_batch_tokens_binds_one_row_and_the_window(settings):
-    """CASES 48: 0 is no drafts at batch 1, too."""
+    """Case 48: 0 is no drafts at batch 1, too."""
     model = support.tiny("llama")
     for rows in (1, 3):
         ids = torch.cat([support.prompt(seed, 24) for seed in range(rows)])
@@ -161,7 +161,7 @@ def _expected_reason(new, most, eos=None, stop=None, criterion=None):
 @pytest.mark.parametrize("do_sample", [False, True])
 @pytest.mark.parametrize("make", [support.oracle, support.bushy])
 def test_every_reason_at_every_place(make, do_sample):
-    """CASES 49: end token, stop string, criterion and length, alone and on the last token allowed."""
+    """Case 49: end token, stop string, criterion and length, alone and on the last token allowed."""
     model, ids = support.tiny("llama"), support.prompt(6)
     options = {"do_sample": do_sample}
     free = support.plain(model, ids, 3, max_new_tokens=24, **options)[0]
@@ -252,7 +252,7 @@ def test_max_time_is_a_criterion():
 
 
 def test_no_run_that_paid_says_that_it_stood_down():
-    """CASES 26: many steps without a draft beside a few that won much is no standing down."""
+    """Case 26: many steps without a draft beside a few that won much is no standing down."""
     model, ids = support.tiny("llama"), support.prompt(3, 20)
     text = support.plain(model, ids, max_new_tokens=60)[0]
     script = support.oracle(text, 30)
@@ -317,7 +317,7 @@ def _foreign_sources(text):
 
 @pytest.mark.parametrize("name", ["memory", "phrases"])
 def test_foreign_ids_of_shared_sources_are_left_out_and_counted(name):
-    """CASES 42: they raised in mid-text."""
+    """Case 42: they raised in mid-text."""
     pytest.importorskip("ahocorasick")
     model, ids = support.tiny("llama"), support.prompt(8)
     expected = support.plain(model, ids, max_new_tokens=40)
@@ -381,7 +381,7 @@ def test_a_foreign_node_takes_its_descendants_with_it_and_nothing_else():
 
 @pytest.mark.parametrize("how", ["suppress_tokens", "bad_words_ids", "image_token_id"])
 def test_what_can_never_come_is_not_drafted(how):
-    """CASES 51: a copy that runs over a suppressed id or a placeholder ends before it."""
+    """Case 51: a copy that runs over a suppressed id or a placeholder ends before it."""
     model, ids = support.tiny("llama"), support.prompt(4)
     free = support.plain(model, ids, max_new_tokens=40)[0]
     banned = int(free[20])
@@ -424,7 +424,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 def test_own_arguments_beside_another_way_of_decoding_are_said_to_do_nothing(name):
-    """CASES 48."""
+    """Case 48."""
     model, ids = copy.deepcopy(support.tiny("llama")), support.prompt(1, 30)
     expected = support.plain(model, ids, max_new_tokens=8)
     zerodraft.attach(model)
@@ -480,7 +480,7 @@ def _no_forward(model):
 
 
 def test_training_mode_is_refused_and_checkpointing_is_as_plain():
-    """CASES 46."""
+    """Case 46."""
     ids = support.prompt(1)
     model = copy.deepcopy(support.tiny("gpt2"))
     model.gradient_checkpointing_enable()
@@ -511,7 +511,7 @@ def _sized(**changes):
 
 
 def test_a_cache_that_another_model_or_batch_filled_is_refused_by_name():
-    """CASES 45."""
+    """Case 45."""
     model, ids = support.tiny("llama"), support.prompt(1)
     longer = torch.cat([ids, support.prompt(2)], 1)
     window = transformers.DynamicCache(config=support.tiny("mistral").config)
@@ -554,7 +554,7 @@ def test_a_cache_without_a_configuration_goes_on_exactly(name):
 
 
 def test_wrappers_are_told_what_to_attach_instead():
-    """CASES 47."""
+    """Case 47."""
 
     class Wrapper(torch.nn.Module):
         def __init__(self, **parts):
@@ -638,7 +638,7 @@ DOORS = [("attach", name) for name in WRONG_OWN] + [("speculate", name) for name
 
 @pytest.mark.parametrize(("door", "name"), DOORS)
 def test_wrong_arguments_of_a_call_are_refused_before_a_forward(name, door):
-    """CASES 47: one error that names the argument; the model stays as it was."""
+    """Case 47: one error that names the argument; the model stays as it was."""
     model, ids = copy.deepcopy(support.tiny("llama")), support.prompt(1)
     handle = _no_forward(model)
     options = {"max_new_tokens": 3, "do_sample": True}

@@ -1,4 +1,4 @@
-"""Found out, not trusted: quantized or wrapped modules, work between steps, weights elsewhere (CASES 40 to 45)."""
+"""Found out, not trusted: quantized or wrapped modules, work between steps, weights elsewhere (cases 40 to 45)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_the_own_drafter_copies_from_prompt_and_prediction():
 
 @pytest.mark.parametrize("max_new_tokens", range(1, 31))
 def test_every_length_and_draft_length(max_new_tokens):
-    """Exactly that many tokens, and every count agrees (CASES 12 and 20)."""
+    """Exactly that many tokens, and every count agrees (cases 12 and 20)."""
     model = support.tiny("llama")
     ids = support.prompt(2, length=9)
     text = support.plain(model, ids, max_new_tokens=40)[0]
@@ -102,7 +102,7 @@ def test_every_length_and_draft_length(max_new_tokens):
 
 
 def test_statistics_of_a_scripted_run_are_exact():
-    """Drafted, accepted, bonus, steps and emitted of a run whose every draft is known (CASES 20)."""
+    """Drafted, accepted, bonus, steps and emitted of a run whose every draft is known (case 20)."""
     from zerodraft.lookup.draft import Draft
 
     model = support.tiny("llama")
@@ -159,7 +159,7 @@ def _with_topk(session):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 def test_half_precision_differs_at_ties_only(name, dtype):
-    """At the first difference plain's best two logits are closer than the dtype can tell apart (CASES 17)."""
+    """At the first difference plain's best two logits are closer than the dtype can tell apart (case 17)."""
     import copy
 
     model = copy.deepcopy(support.tiny(name)).to(dtype)

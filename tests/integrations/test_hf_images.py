@@ -1,4 +1,4 @@
-"""Image-text checkpoints: text alone, and pictures in the prefill at batch 1 (CASES 43 and 51)."""
+"""Image-text checkpoints: text alone, and pictures in the prefill at batch 1 (cases 43 and 51)."""
 
 from __future__ import annotations
 

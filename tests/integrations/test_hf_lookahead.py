@@ -1,4 +1,4 @@
-"""Lookahead and logit recycling write what plain decoding writes, in fewer forwards (CASES 21, 23, 25)."""
+"""Lookahead and logit recycling write what plain decoding writes, in fewer forwards (cases 21, 23, 25)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rows_of_a_batch_equal_their_own_runs(name, do_sample):
 
 
 def test_the_same_object_again_and_again():
-    """P, P, Q, P: nothing of one request reaches another (CASES 21)."""
+    """P, P, Q, P: nothing of one request reaches another (case 21)."""
     model, p, q = support.tiny("llama"), support.prompt(5, 16), support.prompt(6, 9)
     for kind, (drafter, settings) in drafters().items():
         seen = []
@@ -86,7 +86,7 @@ def test_extreme_settings_against_a_short_prompt(window, ngram, guesses):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_up_to_the_last_position_of_the_context(name):
-    """Five tokens before the context's end a window reaches beyond it: its nodes are left out (CASES 21)."""
+    """Five tokens before the context's end a window reaches beyond it: its nodes are left out (case 21)."""
     model = support.tiny(name)
     ids = support.prompt(8, model.config.max_position_embeddings - 5)
     expected = support.plain(model, ids, max_new_tokens=5)

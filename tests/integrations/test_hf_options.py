@@ -1,4 +1,4 @@
-"""Every generation option does per token what it does in plain generation (CASES 10, 11, 14-16, 18, 22)."""
+"""Every generation option does per token what it does in plain generation (cases 10, 11, 14 to 16, 18, 22)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_warpers(name):
 
 
 def test_a_token_biased_away_is_never_emitted_anywhere():
-    """Neither at verified nor at bonus positions, however often it is drafted (CASES 14)."""
+    """Neither at verified nor at bonus positions, however often it is drafted (case 14)."""
     model, ids = support.tiny("llama"), support.prompt(4)
     free = support.plain(model, ids, max_new_tokens=40)[0]
     banned = int(free[14])
@@ -114,7 +114,7 @@ class _Counter(transformers.LogitsProcessor):
 
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_a_stateful_processor_sees_what_plain_shows_it(do_sample):
-    """Once per emitted token, in order, with plain's prefix (CASES 16)."""
+    """Once per emitted token, in order, with plain's prefix (case 16)."""
     model, ids = support.tiny("llama"), support.prompt(4)
     options = {"max_new_tokens": 30, "do_sample": do_sample}
     reference = _Counter()
@@ -148,7 +148,7 @@ def _tokens_of(model, ids, **options):
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_eos_anywhere_in_a_block(name, do_sample):
-    """A token that plain really wrote is declared the end: in mid-block, as bonus, at once (CASES 10)."""
+    """A token that plain really wrote is declared the end: in mid-block, as bonus, at once (case 10)."""
     model, ids = support.tiny(name), support.prompt(5)
     free = _tokens_of(model, ids, do_sample=do_sample)
     text = torch.tensor([*ids[0].tolist(), *free])
@@ -172,7 +172,7 @@ def test_eos_anywhere_in_a_block(name, do_sample):
 @pytest.mark.parametrize("form", ["int", "list", "tensor", "none"])
 @pytest.mark.parametrize("pad", [0, None])
 def test_eos_and_pad_in_every_form(form, pad):
-    """CASES 22."""
+    """Case 22."""
     model, ids = support.tiny("llama"), support.prompt(5)
     free = _tokens_of(model, ids)
     token = next(token for place, token in enumerate(free) if place > 5 and token not in free[:place])
@@ -195,7 +195,7 @@ class _StopAfter(transformers.StoppingCriteria):
 
 @pytest.mark.parametrize("modulus", [3, 11, 17])
 def test_a_users_criterion_is_asked_per_token(modulus):
-    """CASES 11."""
+    """Case 11."""
     model, ids = support.tiny("llama"), support.prompt(6)
     text = torch.tensor([*ids[0].tolist(), *_tokens_of(model, ids)])
     reference = _StopAfter(modulus)
@@ -248,7 +248,7 @@ def test_max_time_ends_within_a_draft(monkeypatch):
 @pytest.mark.parametrize("do_sample", [False, True])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 def test_scores_logits_and_cache(name, do_sample):
-    """One row per emitted token, equal to plain's; the cache continues a talk as plain's does (CASES 18)."""
+    """One row per emitted token, equal to plain's; the cache continues a talk as plain's does (case 18)."""
     model, ids = support.tiny(name), support.prompt(7)
     options = {
         "max_new_tokens": 25,

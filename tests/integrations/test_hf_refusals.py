@@ -1,4 +1,4 @@
-"""What is not decoded exactly is refused by option and class, before any token (CASES 24 and 29)."""
+"""What is not decoded exactly is refused by option and class, before any token (cases 24 and 29)."""
 
 from __future__ import annotations
 

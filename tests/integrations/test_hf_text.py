@@ -1,4 +1,4 @@
-"""Stop strings and streams: what a person reads ends and flows as in plain generation (CASES 11 and 27)."""
+"""Stop strings and streams: what a person reads ends and flows as in plain generation (cases 11 and 27)."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_directory_that_is_gone_or_damaged_is_said_once_and_drafting_goes_on(t
 
 
 def test_a_curve_may_be_given_as_it_describes_itself() -> None:
-    """CASES 48: ``CostCurve.as_dict`` with all that is in it was refused."""
+    """Case 48: ``CostCurve.as_dict`` with all that is in it was refused."""
     curve = CostCurve([(1, 1.0), (9, 2.0)], [(1, 1.5), (9, 4.0)], (100, 900), row_cost=0.25)
     assert ServingOptions(cost=curve.as_dict()).curve == curve
     with pytest.raises(ValueError, match=r"got \['colour'\]"):

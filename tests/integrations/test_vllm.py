@@ -194,7 +194,7 @@ def test_one_of_the_tensor_parallel_workers_remembers(module, tmp_path, monkeypa
 
 
 def test_ids_that_the_model_does_not_have_are_left_out_and_counted(module, tmp_path, monkeypatch):
-    """CASES 42: a memory may come from a model with more ids."""
+    """Case 42: a memory may come from a model with more ids."""
     memory = DraftMemory(1000, directory=tmp_path / "memory")
     memory.add([10, 11, 12, 13, 14, 15, 500, 16, 17])
     memory.save()

@@ -65,7 +65,7 @@ def _copy(gguf: Path, folder: Path) -> None:
 def test_without_a_place_a_model_is_fetched_once_per_process(
     pinned: PinnedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """CASES 52."""
+    """Case 52."""
     from zerodraft.lookup.runtime import user_cache
 
     monkeypatch.setattr(user_cache, "_told", [])

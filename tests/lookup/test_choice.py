@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.choice import best_net_worth, by_rank, net_worth, num_that_pay
+from reference.choice import best_net_worth, by_rank, net_worth, num_that_pay, tokens_per_cost
 
-from zerodraft.lookup import _merge_core as core
-from zerodraft.lookup.draft import BLOCK_ROWS
+from zerodraft.lookup import _block, _merge
+from zerodraft.lookup.copy._copies import WORTH_FACTOR
+from zerodraft.lookup.runtime._jit import dtype_of
+from zerodraft.lookup.session._state import State
 
-MIN_GAIN = 0.01
+PRICES = [0.0625, 0.125, 0.25, 0.5, 0.75, 1.0]  # exact as float32, and so are their products
 
 
 @st.composite
@@ -36,51 +38,48 @@ def table(rises: list[float]) -> list[float]:
 def chosen(
     parents: list[int], probs: list[float], prices: list[float], costs: list[float], max_nodes: int
 ) -> tuple[int, ...]:
-    """What the kernel drafts, in its order. Every node is a source of its own, so all are looked at at every step."""
+    """What the kernel drafts, in its order. Every node is a part of its own, so all are looked at at every step."""
     n = len(parents)
     if not n:
         return ()
-    block, out = np.zeros((len(BLOCK_ROWS), n), np.int32), np.zeros((len(BLOCK_ROWS), n), np.int32)
-    block[core.ROW_TOKEN] = np.arange(n)
-    block[core.ROW_PARENT] = parents
-    block[core.ROW_PROB].view(np.float32)[:] = probs
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 1)
-    block[core.ROW_MATCH] = [1 + node - depth for node, depth in enumerate(depths)]  # so that it looks up its own price
-    by_state = np.array([[0.0, *prices]])
-    ends = np.arange(1, n + 1)
-    count = core.choose(block, ends, min(max_nodes, n), np.zeros(1), by_state, np.array(costs), 0.0, 1.0, MIN_GAIN, out)
-    taken = out[core.ROW_TOKEN, :count].tolist()
-    assert [taken[up] if up >= 0 else -1 for up in out[core.ROW_PARENT, :count]] == [parents[node] for node in taken]
+    block, out = np.zeros((_block.NUM_ROWS, n), np.int32), np.zeros((_block.NUM_ROWS, n), np.int32)
+    block[_block.TOKEN], block[_block.PARENT] = np.arange(n), parents
+    block[_block.PROB].view(np.float32)[:] = probs
+    block[_block.PRICE].view(np.float32)[:] = prices[:n]
+    states = np.zeros(1, dtype_of(State))
+    parts = _merge.Parts(block, np.arange(1, n + 1))
+    count = _merge.pick(parts, n, min(max_nodes, n), np.array(costs), states, out)
+    taken = out[_block.TOKEN, :count].tolist()
+    assert [taken[up] if up >= 0 else -1 for up in out[_block.PARENT, :count]] == [parents[node] for node in taken]
     return tuple(taken)
 
 
-@given(forests(), st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8), rises, st.integers(0, 9))
+@given(forests(), st.lists(st.sampled_from(PRICES), min_size=8, max_size=8), rises, st.integers(0, 9))
 def test_nodes_are_taken_by_the_rule(forest, prices, rises, max_nodes):
-    """Rule: the likeliest first, parents before children, and as many of them as have the largest net worth."""
+    """Rule: by worth, parents before children, and as many of them as have the largest net worth; where none pays, as
+    many as bring the most tokens per cost. Never more than the best of all drafts that could be cut out."""
     (parents, probs), costs = forest, table(rises)
     worths = [prob * price for prob, price in zip(probs, prices)]
-    taken = by_rank([[node] for node in range(len(parents))], parents, probs, max_nodes)
-    count = num_that_pay(
-        [probs[node] for node in taken], [worths[node] for node in taken], costs, MIN_GAIN, min_rate=None
-    )
+    taken = by_rank([[node] for node in range(len(parents))], parents, worths, max_nodes)
+    ranked = [probs[node] for node in taken], [WORTH_FACTOR * worths[node] for node in taken]
     drafted = chosen(parents, probs, prices, costs, max_nodes)
-    ours, theirs = net_worth(drafted, worths, costs), net_worth(tuple(taken[:count]), worths, costs)
-    assert drafted == tuple(taken[: len(drafted)])
-    assert ours == pytest.approx(theirs, abs=1e-6)
-    assert ours <= best_net_worth(parents, worths, costs, max_nodes) + 1e-6
+    assert drafted == tuple(taken[: num_that_pay(*ranked, costs, _merge.MIN_GAIN, _merge.MIN_RATE)])
+    weighed = [WORTH_FACTOR * worth for worth in worths]
+    assert net_worth(drafted, weighed, costs) <= best_net_worth(parents, weighed, costs, max_nodes) + 1e-6
 
 
 @settings(max_examples=200)
-@given(forests(), st.floats(0.05, 1.0), rises, st.integers(0, 9))
-def test_where_all_tokens_save_the_same_no_other_draft_is_worth_more(forest, price, rises, max_nodes):
-    """Definition: all sets of nodes closed upwards are tried. Here rank is worth, which never rises on the way down."""
+@given(forests(), st.lists(st.sampled_from(PRICES), min_size=8, max_size=8), rises, st.integers(0, 9))
+def test_where_worth_never_rises_on_the_way_down_no_other_draft_is_worth_more(forest, prices, rises, max_nodes):
+    """Definition: all sets of nodes closed upwards are tried. A child costs no more than its parent here."""
     (parents, probs), costs = forest, table(rises)
-    worths = [prob * price for prob in probs]
-    drafted = chosen(parents, probs, [price] * 8, costs, max_nodes)
+    falling: list[float] = []
+    for parent, price in zip(parents, prices):
+        falling.append(min(price, falling[parent]) if parent >= 0 else price)
+    worths = [WORTH_FACTOR * prob * price for prob, price in zip(probs, falling)]
+    drafted = chosen(parents, probs, falling, costs, max_nodes)
     best = best_net_worth(parents, worths, costs, max_nodes)
-    if best > MIN_GAIN + 1e-6:
+    if best > _merge.MIN_GAIN + 1e-6:
         assert net_worth(drafted, worths, costs) == pytest.approx(best, abs=1e-6)
-    elif best < MIN_GAIN - 1e-6:
-        assert drafted == ()
+    elif drafted and best < _merge.MIN_GAIN - 1e-6:
+        assert tokens_per_cost(drafted, probs, costs) > _merge.MIN_RATE

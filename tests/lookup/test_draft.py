@@ -1,4 +1,4 @@
-"""Draft, Outcome and token id checks (CASES 4 and 5)."""
+"""Draft, Outcome and token id checks (cases 4 and 5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from zerodraft.lookup.draft import BLOCK_ROWS, PREDICTION, Draft, Outcome, as_token_ids
+from zerodraft.lookup import _block as rows
+from zerodraft.lookup.draft import PREDICTION, Draft, Outcome, as_token_ids
 
 
 @pytest.mark.parametrize(
@@ -76,16 +77,16 @@ def test_outcome_counts():
 
 
 def test_a_draft_from_a_block_is_like_any_other():
-    block = np.zeros((len(BLOCK_ROWS), 2), np.int32)
-    block[BLOCK_ROWS.index("token_ids")] = 7, 8
-    block[BLOCK_ROWS.index("parents")] = -1, 0
-    block[BLOCK_ROWS.index("probs")].view(np.float32)[:] = 0.5, 0.25
-    block[BLOCK_ROWS.index("match_len")] = 3
-    block[BLOCK_ROWS.index("origin")] = 40, 41
-    block[BLOCK_ROWS.index("source")] = PREDICTION
+    block = np.zeros((rows.NUM_ROWS, 2), np.int32)
+    block[rows.TOKEN] = 7, 8
+    block[rows.PARENT] = -1, 0
+    block[rows.PROB].view(np.float32)[:] = 0.5, 0.25
+    block[rows.MATCH] = 3
+    block[rows.ORIGIN] = 40, 41
+    block[rows.SOURCE] = PREDICTION
     draft = Draft.from_block(block)
     assert len(draft) == 2
-    assert draft.origin_of(1) == 41
+    assert draft.origin.tolist() == [40, 41]
     for same in (draft, pickle.loads(pickle.dumps(draft)), dataclasses.replace(draft)):
         assert same.token_ids.tolist() == [7, 8]
         assert same.probs.tolist() == [0.5, 0.25]
@@ -93,7 +94,7 @@ def test_a_draft_from_a_block_is_like_any_other():
         assert same.source.tolist() == [PREDICTION, PREDICTION]
         assert same.source.dtype == np.uint8
         assert same.verify.tolist() == [True, True]
-        assert same.origin_of(0) == 40
+        assert same.origin.tolist() == [40, 41]
         assert same.is_chain
     with pytest.raises(AttributeError, match="no_such_field"):
         _ = draft.no_such_field

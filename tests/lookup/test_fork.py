@@ -86,7 +86,7 @@ print(len(codes), set(codes))
 
 @pytest.mark.slow
 def test_two_hundred_forks_beside_four_threads_that_draft_and_save(tmp_path):
-    """CASES 54."""
+    """Case 54."""
     command = [sys.executable, "-c", WORK, "200", str(tmp_path / "memory")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.strip() == "200 {0}", done.stdout + done.stderr

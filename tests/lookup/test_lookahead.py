@@ -1,4 +1,4 @@
-"""The Jacobi window, the pool, and both beside another drafter, against plain Python (CASES 1, 3, 5, 21, 29)."""
+"""The Jacobi window, the pool, and both beside another drafter, against plain Python (cases 1, 3, 5, 21, 29)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import WINDOW, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.lookahead.beside import TRIAL, Beside, WindowTrial
-from zerodraft.lookup.lookahead.jacobi_window import JacobiWindow
 from zerodraft.lookup.lookahead.lookahead import Lookahead
 from zerodraft.lookup.lookahead.ngram_pool import NgramPool
 from zerodraft.lookup.measure import theory
@@ -85,11 +84,11 @@ def test_the_golden_table():
 
 
 @settings(deadline=None)
-@given(st.integers(1, 7), st.integers(2, 6), st.integers(0, 10**6), st.sampled_from(["one", "accepted"]))
-def test_every_step_yields_the_oracles_ngrams(width, ngram, seed, shift):
+@given(st.integers(1, 7), st.integers(2, 6), st.integers(0, 10**6))
+def test_every_step_yields_the_oracles_ngrams(width, ngram, seed):
     rng = random.Random(seed)
     context = [rng.randrange(23) for _ in range(rng.randrange(1, 9))]
-    session = Lookahead(width, ngram, 64, pool_from_prompt=False, shift=shift).begin(context)
+    session = Lookahead(width, ngram, 64, pool_from_prompt=False).begin(context)
     first = toy(context)
     session.commit(Draft.empty(), made((), (first,), "full"))
     context.append(first)
@@ -113,12 +112,11 @@ def test_every_step_yields_the_oracles_ngrams(width, ngram, seed, shift):
     assert num_full >= 4
 
 
-@pytest.mark.parametrize("shift", ["one", "accepted"])
-def test_the_text_is_the_targets_and_guesses_are_accepted(shift):
+def test_the_text_is_the_targets_and_guesses_are_accepted():
     """A target with a period longer than nothing: its n-grams come back, so guesses are right."""
     target = lambda text: (text[-1] * 3 + 1) % 7  # noqa: E731
     context = [2, 5]
-    session = Lookahead(4, 4, 4, pool_from_prompt=False, shift=shift).begin(context)
+    session = Lookahead(4, 4, 4, pool_from_prompt=False).begin(context)
     expected = list(context)
     while len(expected) < 120:
         expected.append(target(expected))
@@ -191,13 +189,6 @@ def test_sessions_share_nothing_and_repeat_themselves():
     assert runs[2] != runs[0]
 
 
-def test_skipping_keeps_guesses_at_their_positions():
-    window = JacobiWindow(4, 3, [9])
-    window._levels = [[0, 11, 12, 13], [21, 22, 23, 24]]  # level 0 for positions 0..3, level 1 for 1..4
-    window.skip(1)
-    assert window.levels == [[11, 12, 13, 24], [22, 23, 24, 9]]
-
-
 def test_the_pool_is_bounded_in_every_direction():
     pool = NgramPool(3, 2, max_keys=3)
     for key in range(10):
@@ -218,7 +209,6 @@ def test_the_pool_is_bounded_in_every_direction():
         ("guess_set_size", 1, 5),
         ("pool_from_prompt", False, True),
         ("max_pool_keys", 1, 50),
-        ("shift", "one", "accepted"),
     ],
 )
 def test_every_option_has_an_effect(option, first, second):
@@ -249,13 +239,17 @@ def test_every_option_has_an_effect(option, first, second):
         {"guess_set_size": 0},
         {"guess_set_size": True},
         {"max_pool_keys": 0},
-        {"shift": "two"},
         {"pool_from_prompt": 1},
     ],
 )
 def test_impossible_options_are_refused_by_name(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Lookahead(**options)
+
+
+def test_the_window_moves_one_way_only():
+    with pytest.raises(TypeError, match="shift"):
+        Lookahead(shift="accepted")
 
 
 def test_misuse_of_a_session():

@@ -1,4 +1,4 @@
-"""DraftMemory against the oracle: adding, evicting, clearing, saving, loading, refreshing (CASES 1, 4, 6, 7, 29)."""
+"""DraftMemory against the oracle: adding, evicting, clearing, saving, loading, refreshing (cases 1, 4, 6, 7, 29)."""
 
 from __future__ import annotations
 

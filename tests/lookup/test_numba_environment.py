@@ -214,7 +214,7 @@ def test_damaged_cache_files_are_compiled_anew(mini_site: Path, damage: Callable
 
 
 def test_a_kernel_never_runs_the_code_of_another(mini_site: Path) -> None:
-    """CASES 54: files swapped, each of them sound; ``four`` with the code of ``one`` would say 2."""
+    """Case 54: files swapped, each of them sound; ``four`` with the code of ``one`` would say 2."""
     four, one, three, two = cache_files(mini_site)
     assert ".one-" in one.name
     assert ".four-" in four.name
@@ -255,7 +255,7 @@ _jit.SAY_AFTER = {after}
 
 
 def test_compiling_for_long_is_said_once_and_loading_never(mini_site: Path) -> None:
-    """CASES 54: to whoever has set up no logging, too, on stderr."""
+    """Case 54: to whoever has set up no logging, too, on stderr."""
     say = [SAID.format(after=after) + USE_MINI for after in (0.0, 1e9)]
     process = start(mini_site, say[0])
     assert process.communicate(timeout=900)[1] == ""  # all four came from the cache
@@ -275,7 +275,7 @@ pwd.getpwuid = nobody
 
 
 def test_no_home_and_no_entry_in_the_user_table(mini_site: Path, tmp_path: Path) -> None:
-    """CASES 52: it works, with one warning, and no folder called "~" is made in the working directory."""
+    """Case 52: it works, with one warning, and no folder called "~" is made in the working directory."""
     block_cache_folder(mini_site)
     process = start(mini_site, NO_HOME + USE_MINI + "print(len(compiled))")
     out, err = process.communicate(timeout=900)
@@ -310,7 +310,7 @@ assert files("zerodraft.integrations.report").joinpath("report.html.j2").read_te
 
 
 def test_a_zipped_package_has_its_files_and_a_cache(mini_site: Path, tmp_path: Path) -> None:
-    """CASES 54. The archive's name does not matter, nor where the user wants the cache."""
+    """Case 54. The archive's name does not matter, nor where the user wants the cache."""
     archive = zipped(mini_site, tmp_path / "app.pyz")
     chosen = {"NUMBA_CACHE_DIR": str(tmp_path / "chosen")}
     for where in ({}, chosen):
@@ -469,7 +469,7 @@ print(sorted(set(sys.modules) - loaded), policy._tables.cache_info().misses - so
 
 
 def test_after_warm_up_the_first_session_loads_and_solves_nothing(site: Path) -> None:
-    """CASES 54, by what is loaded and solved rather than by the clock: for every option of a session."""
+    """Case 54, by what is loaded and solved rather than by the clock: for every option of a session."""
     assert run(site, FIRST_REQUESTS) == "[] 0 0"
 
 

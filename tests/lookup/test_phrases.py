@@ -1,4 +1,4 @@
-"""PhraseBook against the oracle, fed in pieces of any size (CASES 4, 6)."""
+"""PhraseBook against the oracle, fed in pieces of any size (cases 4, 6)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import reference.prices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup.copy import _policy_core as core
+from zerodraft.lookup import _prices as core
 
 SIZES = [(4, 4), (5, 3), (6, 2), (6, 1), (4, 0)]  # states and largest draft: at most 1,024 policies
 

@@ -1,4 +1,4 @@
-"""The table of successors and the tree drafted from it, against plain dictionaries (CASES 1-5, 7, 29)."""
+"""The table of successors and the tree drafted from it, against plain dictionaries (cases 1 to 5, 7, 29)."""
 
 from __future__ import annotations
 

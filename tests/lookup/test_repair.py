@@ -1,4 +1,4 @@
-"""Damaged memories: what is found, what is dropped, and that all that is sound stays (CASES 6, 7)."""
+"""Damaged memories: what is found, what is dropped, and that all that is sound stays (cases 6, 7)."""
 
 from __future__ import annotations
 

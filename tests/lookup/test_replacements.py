@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zerodraft.lookup.copy import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
@@ -36,14 +35,15 @@ def test_a_rename_is_learned_at_its_first_site(renamed, options):
     old = [token for part in parts for token in (*part, 6500, 6501)]
     new = [token for part in parts for token in (*part, *renamed, 6501)]
     forwards, session = replay_edit(old, new, **options)
-    row = session._replaced[1]
+    replaced = session._states[0].replaced
+    one = replaced.kept[0]
     tokens = session.index.token_ids.tolist()
     more = [] if renamed else [6501, parts[1][0]]  # what is left out is known by the tokens behind it
-    assert tokens[row[replacing.OLD_AT] :][: row[replacing.OLD_LEN]] == [6500, *more]
-    assert tokens[row[replacing.NEW_AT] :][: row[replacing.NEW_LEN]] == [*renamed, *more]
+    assert tokens[one.old_at :][: one.old_len] == [6500, *more]
+    assert tokens[one.new_at :][: one.new_len] == [*renamed, *more]
     if renamed:
-        assert session._replaced[0, replacing.COUNT] == 1
-        assert row[replacing.HITS] == 10
+        assert replaced.count == 1
+        assert one.hits == 10
         assert forwards < 12  # three at the first site, then hardly one per site
 
 
@@ -78,5 +78,6 @@ def test_a_replacement_that_was_not_made_again_is_not_drafted_again():
     old = [token for part in parts for token in (*part, 6500, 6501)]
     new = [*parts[0], 7001, 6501, *old[32:]]
     forwards, session = replay_edit(old, new)
-    assert session._replaced[1, [replacing.HITS, replacing.MISSES]].tolist() == [1, 1]
+    one = session._states[0].replaced.kept[0]
+    assert (one.hits, one.misses) == (1, 1)
     assert forwards < 10

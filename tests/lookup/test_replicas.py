@@ -1,4 +1,4 @@
-"""The short version of ``bench/serving/replicas.py``: four processes share a directory, one is killed (CASES 6, 7)."""
+"""The short version of ``bench/serving/replicas.py``: four processes share a directory, one is killed (cases 6, 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Own text, prediction, memory and phrases in one draft (CASES 1, 2, 5, 29)."""
+"""Own text, prediction, memory and phrases in one draft (cases 1, 2, 5, 29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one-minute version of ``make soak`` (CASES 6, 7)."""
+"""The one-minute version of ``make soak`` (cases 6, 7)."""
 
 from __future__ import annotations
 

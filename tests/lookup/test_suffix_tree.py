@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.suffix_tree import SuffixOracle
 
-from zerodraft.lookup import draft as draft_module
+from zerodraft.lookup import _block
 from zerodraft.lookup.draft import MEMORY, Draft
 from zerodraft.lookup.suffix import _suffix_core as core
 from zerodraft.lookup.suffix.suffix_tree import MAX_BRANCHES, MAX_DRAFT_TOKENS, SuffixTree
@@ -158,10 +158,11 @@ def test_max_depth_is_a_cut(text: Text, max_tokens: int, max_depth: int, max_bra
 def test_tree_kernel_with_one_branch_is_the_chain_kernel(text: list[int], max_tokens: int) -> None:
     tree = build([*text])
     chain = tree.propose(max_tokens, min_prob=0.0)
-    block = np.empty((core.NUM_ROWS, max_tokens), np.int32)
-    n = core.propose_tree(tree._state, len(tree), max_tokens, max_tokens, 1, 0.0, 0, block)
-    assert block[core.ROW_TOKEN, :n].tolist() == chain.token_ids.tolist()
-    assert block[core.ROW_ORIGIN, :n].tolist() == chain.origin.tolist()
+    block = np.empty((_block.NUM_ROWS, max_tokens), np.int32)
+    n = core.propose_tree(tree._arrays, len(tree), max_tokens, max_tokens, 1, 0.0, block)
+    as_tree = Draft.from_block(block[:, :n])
+    for name in ("token_ids", "parents", "probs", "match_len", "origin", "source"):
+        assert getattr(as_tree, name).tolist() == getattr(chain, name).tolist()
 
 
 @given(texts, st.sets(st.integers(0, 39), max_size=8))
@@ -187,11 +188,12 @@ def test_counting_late_or_at_once_or_anew_is_one(text: list[int]) -> None:
     late.branches()
     anew = build([*text])
     anew._index()
-    core.recount(anew._tokens, anew._leaf_parent, anew._nodes, anew._counts, anew._state)
+    tokens, leaf_parent, nodes, counts, _, state = anew._arrays
+    core.recount(tokens, leaf_parent, nodes, counts, state)
     n = late.num_nodes
     for other in (at_once, anew):
-        assert np.array_equal(late._nodes[1:n], other._nodes[1:n])
-        assert np.array_equal(late._counts[1:n], other._counts[1:n])
+        assert np.array_equal(late._arrays.nodes[1:n], other._arrays.nodes[1:n])
+        assert np.array_equal(late._arrays.counts[1:n], other._arrays.counts[1:n])
 
 
 @pytest.mark.parametrize("text", [[], [7], [7, 8]])
@@ -241,11 +243,10 @@ BAD_IDS = [[-1], [-100], [2**31], [1.0], [[1, 2]], [True], ["a"], 5, [3, -1], np
 def test_refused_ids_change_nothing(bad: object, call: Callable[[SuffixTree, object], object]) -> None:
     tree = SuffixTree([1, 2, 1, 3, 1])
     tree.branches()  # a question, so that nothing is left to index
-    before = [array.copy() for array in (*tree._arrays(), tree._state)]
+    before = [array.copy() for array in tree._arrays]
     with pytest.raises(ValueError, match="token ids"):
         call(tree, bad)
-    after = (*tree._arrays(), tree._state)
-    assert all(np.array_equal(a, b) for a, b in zip(before, after))
+    assert all(np.array_equal(a, b) for a, b in zip(before, tree._arrays))
     tree.check_integrity()
 
 
@@ -322,13 +323,6 @@ def test_source_is_stored() -> None:
     assert SuffixTree([1, 1]).propose(2, source=MEMORY).source.tolist() == [MEMORY, MEMORY]
 
 
-def test_block_rows_are_those_of_the_draft() -> None:
-    names = ("token_ids", "parents", "probs", "match_len", "origin", "source")
-    rows = (core.ROW_TOKEN, core.ROW_PARENT, core.ROW_PROB, core.ROW_MATCH, core.ROW_ORIGIN, core.ROW_SOURCE)
-    assert names == draft_module.BLOCK_ROWS
-    assert rows == tuple(range(core.NUM_ROWS))
-
-
 def test_propose_does_not_change_the_text() -> None:
     tree = SuffixTree([1, 2, 1, 3, 1])
     first = tree.propose(4, max_branches=2)
@@ -353,11 +347,11 @@ def test_a_copy_is_a_tree_of_its_own(way: Callable[[SuffixTree], SuffixTree]) ->
 def test_growth_is_amortised() -> None:
     """Few reallocations: capacity grows by a quarter, 20,000 appends replace the text array under 40 times."""
     tree, replaced = SuffixTree(), 0
-    last = tree._tokens
+    last = tree._arrays.tokens
     for token in np.random.default_rng(1).integers(0, 50, 20_000).tolist():
         tree.append(token)
-        replaced += tree._tokens is not last
-        last = tree._tokens
+        replaced += tree._arrays.tokens is not last
+        last = tree._arrays.tokens
     assert replaced < 40
     tree.check_integrity()
 
@@ -383,15 +377,15 @@ def test_wide_and_narrow_nodes(vocab: int) -> None:
     """Nodes of two edges, of more, and the root: all edges are found, in rows or in the table."""
     tree = SuffixTree(np.random.default_rng(3).integers(0, vocab, 2000))
     tree.check_integrity()
-    is_wide = tree._nodes[1 : tree.num_nodes, core.LINK] < 0
+    is_wide = tree._arrays.nodes[1 : tree.num_nodes, core.LINK] < 0
     assert is_wide.any()
     assert not is_wide.all()
 
 
 def test_rows_of_nodes_lie_in_one_cache_line() -> None:
     tree = SuffixTree(np.arange(1000) % 7)
-    assert tree._nodes.ctypes.data % 64 == 0
-    assert tree._nodes.strides == (32, 4)
+    assert tree._arrays.nodes.ctypes.data % 64 == 0
+    assert tree._arrays.nodes.strides == (32, 4)
 
 
 def test_memory_stays_within_its_bound() -> None:

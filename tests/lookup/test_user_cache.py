@@ -1,4 +1,4 @@
-"""Where things are kept, on machines that have no such place. CASES 52."""
+"""Where things are kept, on machines that have no such place. Case 52."""
 
 from __future__ import annotations
 

@@ -209,3 +209,31 @@ def learned(
     if there >= 0 and i < len(came):
         cursor, i = there, 1
     return [max(w, max(weights) - 6.0) for w in weights], cursor if i else -1
+
+
+def learned_from_tree(
+    log_weights: list[float],
+    breaks: list[list[float]],
+    token_ids: list[int],
+    parents: list[int],
+    match: int,
+    came: list[int],
+    may_break: bool,
+) -> list[float]:
+    """Log weights of the kinds after ``came`` followed a text of which a tree of continuations was known.
+
+    A token that is among the branches where it comes is right, any other one is wrong; behind a wrong one, and where the
+    tree ends, nothing more is said. Each counts like a token of one copy with this match.
+    """
+    weights, last, node = list(log_weights), len(breaks[0]) - 1, -1
+    for depth, token in enumerate(came):
+        branches = {token_ids[child]: child for child, parent in enumerate(parents) if parent == node}
+        if not branches or (token not in branches and not may_break):
+            break
+        for kind in range(len(weights)):
+            broken = breaks[kind][min(match + depth, last)]
+            weights[kind] += math.log(1 - broken if token in branches else broken)
+        if token not in branches:
+            break
+        node = branches[token]
+    return [max(weight, max(weights) - 6.0) for weight in weights]
