@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class SuffixTree:
         nodes[core.ROOT, core.PARENT] = -1
         nodes[core.ROOT, core.LINK] = ~core.ROOT
         nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.NO_TOKEN
-        table, state = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32), np.zeros(1, dtype_of(core.State))
+        table, state = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32), cast(Any, np.zeros(1, dtype_of(core.State)))
         state[0].num_nodes = 1
         self._arrays = core.Tree(np.empty(16, np.int32), np.empty(16, np.int32), nodes, counts, table, state)
         self._length = 0
@@ -161,7 +161,7 @@ class SuffixTree:
         >>> SuffixTree().nbytes < 2048
         True
         """
-        return sum(array.nbytes for array in self._arrays)
+        return sum(array.nbytes for array in cast(tuple[Any, ...], self._arrays))
 
     def propose(
         self,
@@ -383,7 +383,8 @@ def _check_node(tree: core.Tree, node: int, starts: list[int], tokens: list[int]
     first, other = starts[0] + 1, core.start_of(tree.nodes, link)
     assert tree.nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
     assert tokens[other : other + depth - 1] == tokens[first : first + depth - 1], f"suffix link of node {node}: label"
-    counted, branches = [start for start in starts if start < tree.state[0].num_counted], {}
+    counted = [start for start in starts if start < tree.state[0].num_counted]
+    branches: dict[int, list[int]] = {}
     for start in counted:
         branches.setdefault(tokens[start + depth], []).append(start)
     assert core.count_of(tree.counts, node) == len(counted), f"count of node {node}"
