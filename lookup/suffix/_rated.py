@@ -8,7 +8,8 @@ import numpy as np
 
 from zerodraft.lookup._block import MATCH, ORIGIN, PARENT, PREDICTION, PRICE, PROB, SOURCE, TOKEN
 from zerodraft.lookup._prices import Tables
-from zerodraft.lookup.copy._belief import BREAK_FACTOR, believed, doubt, settle
+from zerodraft.lookup.copy._belief import BREAK_FACTOR, believed
+from zerodraft.lookup.memory._stored import doubt_chain
 from zerodraft.lookup.runtime._jit import Floats, Ints2D, ReadInts, ReadInts2D, kernel
 
 # As BREAK_FACTOR, for the tokens after the first: the square roots, which did best on repeated jobs and elsewhere.
@@ -52,18 +53,14 @@ def rate(block: Ints2D, n: int, num_predicted: int, num_occurrences: int, belief
 @kernel
 def learn(block: ReadInts2D, num_nodes: int, came: ReadInts, may_break: bool, beliefs: Floats, tables: Tables) -> None:
     """Shift the belief in each kind of text by how far the tokens that came were among the branches."""
-    node, depth, last = -1, 0, tables.breaks.shape[1] - 1
-    while depth < len(came):
-        has_branch, found = False, -1
+    chain, depth, node = np.full(len(came), -1, np.int32), 0, -1  # the branches that came, then -1
+    for token in came:
+        found = -2  # no branch at all; -1: none with this token
         for i in range(node + 1, num_nodes):
-            if block[PARENT, i] == node:
-                has_branch = True
-                if block[TOKEN, i] == came[depth]:
-                    found = i
-        if not has_branch or (found < 0 and not may_break):
-            break
-        doubt(beliefs, tables.breaks, min(np.int64(block[MATCH, 0]) + depth, last), -1.0, found >= 0)
+            if block[PARENT, i] == node and found < 0:
+                found = i if block[TOKEN, i] == token else -1
+        depth += found >= -1
         if found < 0:
             break
-        node, depth = found, depth + 1
-    settle(beliefs)
+        chain[depth - 1], node = token, found
+    doubt_chain(chain[:depth], block[MATCH, 0], came, may_break, beliefs, tables)

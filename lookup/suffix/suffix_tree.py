@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from zerodraft.lookup._block import NUM_ROWS, SOURCE
 from zerodraft.lookup.checks import bounds, int_in, number_in
 from zerodraft.lookup.draft import CONTEXT, INT32, MAX_TOKEN_ID, SOURCE_NAMES, Draft, IntArray, as_token_ids
-from zerodraft.lookup.runtime._jit import direct
+from zerodraft.lookup.runtime._jit import direct, dtype_of
 from zerodraft.lookup.suffix import _suffix_core as core
 
 MAX_DRAFT_TOKENS: Final = 4096
@@ -18,10 +18,8 @@ MAX_BRANCHES: Final = core.MAX_BRANCHES
 # First sizes of a bulk build per token of text: enough for source code, grown by what is known then where it is not.
 _NODES_PER_TOKEN: Final = 0.47
 _SLOTS_PER_TOKEN: Final = 1.45
-_propose_chain, _propose_tree = direct(core.propose_chain), direct(core.propose_tree)
-_index, _catch_up, _find_below = direct(core.index), direct(core.catch_up), direct(core.find_below)
+_propose, _index, _catch_up = direct(core.propose), direct(core.index), direct(core.catch_up)
 _LINE: Final = 16  # int32 in a cache line
-_NO_BLOCK: Final = np.empty((NUM_ROWS, 0), np.int32)
 
 
 class SuffixTree:
@@ -66,8 +64,8 @@ class SuffixTree:
         nodes[core.ROOT, core.PARENT] = -1
         nodes[core.ROOT, core.LINK] = ~core.ROOT
         nodes[core.ROOT, [core.TOKEN_1, core.TOKEN_2]] = core.NO_TOKEN
-        table, state = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32), np.zeros(core.NUM_SCALARS, np.int64)
-        state[core.NUM_NODES] = 1
+        table, state = np.zeros((32, core.NUM_SLOT_COLUMNS), np.int32), cast(Any, np.zeros(1, dtype_of(core.State)))
+        state[0].num_nodes = 1
         self._arrays = core.Tree(np.empty(16, np.int32), np.empty(16, np.int32), nodes, counts, table, state)
         self._length = 0
         self.extend(token_ids)
@@ -95,7 +93,7 @@ class SuffixTree:
         self._extend(as_token_ids(token_ids))
 
     def append(self, token_id: int) -> None:
-        """Append one token: ``extend([token_id])`` without the cost of making an array.
+        """Append one token: ``extend([token_id])``.
 
         Raises:
             ValueError: not an integer in [0, 2**31 - 1]. The tree is then unchanged.
@@ -105,14 +103,7 @@ class SuffixTree:
         >>> tree.propose(1).token_ids.tolist()
         [2]
         """
-        if type(token_id) is not int or not 0 <= token_id <= MAX_TOKEN_ID:
-            self.extend([token_id])  # numpy integers pass, everything else is refused there with its reason
-            return
-        end = self._length + 1
-        if end > len(self._arrays.tokens):
-            self._reserve(end)
-        self._arrays.tokens[end - 1] = token_id
-        self._length = end
+        self._extend(as_token_ids([token_id]))
 
     def add_barrier(self) -> None:
         """Append a place that matches nothing, not even another barrier, and is never drafted. Ends the match.
@@ -125,10 +116,7 @@ class SuffixTree:
         >>> tree.match_len, len(tree.propose(4))
         (1, 0)
         """
-        end = self._length + 1
-        self._reserve(end)
-        self._arrays.tokens[end - 1] = ~(end - 1)
-        self._length = end
+        self._extend(np.array([~self._length], INT32))
 
     def __len__(self) -> int:
         """Number of positions in the text, barriers included. Cost: O(1).
@@ -148,15 +136,13 @@ class SuffixTree:
         3
         """
         self._index()
-        return self._length - self._arrays.state.item(core.NUM_LEAVES)
+        return self._length - int(self._arrays.state[0].num_leaves)
 
     @property
     def num_occurrences(self) -> int:
         """Explicit suffixes that begin with the match, as ``count`` says; after ``propose``. Cost: O(1)."""
-        state = self._arrays.state
-        if state.item(core.ACTIVE_LENGTH):
-            return self._count_of(state.item(core.ACTIVE_CHILD))
-        return int(self._arrays.counts[state.item(core.ACTIVE_NODE), core.COUNT])
+        state = self._arrays.state[0]
+        return core.count_of(self._arrays.counts, state.active_child or state.active_node)
 
     @property
     def num_nodes(self) -> int:
@@ -166,7 +152,7 @@ class SuffixTree:
         2
         """
         self._index()
-        return int(self._arrays.state[core.NUM_NODES])
+        return int(self._arrays.state[0].num_nodes)
 
     @property
     def nbytes(self) -> int:
@@ -175,7 +161,7 @@ class SuffixTree:
         >>> SuffixTree().nbytes < 2048
         True
         """
-        return sum(array.nbytes for array in self._arrays)
+        return sum(array.nbytes for array in cast(tuple[Any, ...], self._arrays))
 
     def propose(
         self,
@@ -218,17 +204,12 @@ class SuffixTree:
         >>> [round(float(p), 2) for p in tree.propose(2).probs]
         [0.67, 0.67]
         """
-        if type(max_tokens) is not int or (max_depth is not None and type(max_depth) is not int):
-            max_tokens, max_depth = bounds(max_tokens, max_depth)
+        max_tokens, max_depth = bounds(max_tokens, max_depth)
+        int_in("max_tokens", max_tokens, 0, MAX_DRAFT_TOKENS)
         min_prob = number_in("min_prob", min_prob, 0.0, 1.0)
         int_in("max_branches", max_branches, 1, MAX_BRANCHES)
         int_in("source", source, 0, len(SOURCE_NAMES) - 1)
         depth = max_tokens if max_depth is None else max_depth
-        if not 0 <= max_tokens <= MAX_DRAFT_TOKENS or depth < 0:
-            raise ValueError(
-                f"max_tokens must be in [0, {MAX_DRAFT_TOKENS}] and max_depth not negative, "
-                f"got {max_tokens} and {max_depth}"
-            )
         block, n = self.propose_block(max_tokens, depth, max_branches, min_prob)
         block[SOURCE] = source
         return Draft.from_block(block[:, :n])
@@ -243,16 +224,12 @@ class SuffixTree:
         [(2, 2), (3, 1)]
         """
         self._count()
-        state = self._arrays.state
-        if self.match_len == 0:
+        tree, state, depth = self._arrays, self._arrays.state[0], self.match_len
+        if depth == 0:
             return []
-        node, length = int(state[core.ACTIVE_NODE]), int(state[core.ACTIVE_LENGTH])
-        depth = int(self._arrays.nodes[node, core.DEPTH]) + length
-        if length:
-            children = [int(state[core.ACTIVE_CHILD])]
-        else:
-            children = [int(child) for child in self._arrays.counts[node, core.BRANCH :] if child]
-        pairs = [(int(self._arrays.tokens[self._witness(child) + depth]), self._count_of(child)) for child in children]
+        listed = [state.active_child] if state.active_child else tree.counts[state.active_node, core.BRANCH :].tolist()
+        starts = [(core.start_of(tree.nodes, child), core.count_of(tree.counts, child)) for child in listed if child]
+        pairs = [(int(tree.tokens[start + depth]), count) for start, count in starts]
         return [(token, count) for token, count in pairs if token >= 0]
 
     def count(self, token_ids: object) -> int:
@@ -274,8 +251,7 @@ class SuffixTree:
         if len(ids) == 0:
             raise ValueError("token_ids must hold at least one id, got none")
         self._count()
-        child = _find_below(self._arrays, ids)
-        return self._count_of(int(child))
+        return core.count_of(self._arrays.counts, core.find_below(self._arrays, ids))
 
     def check_integrity(self) -> None:
         """Recount everything from the text and raise an AssertionError at the first thing that is wrong.
@@ -285,24 +261,17 @@ class SuffixTree:
         >>> SuffixTree([3, 1, 3, 1, 4]).check_integrity()
         """
         self._index()
-        _check_integrity(self)
+        _check_integrity(self._arrays, self._length)
 
     def propose_block(
         self, max_tokens: int, max_depth: int, max_branches: int, min_prob: float
     ) -> tuple[IntArray, int]:
         """``propose`` for sources: (block as in ``_block``, number of nodes), arguments unchecked."""
-        room = max_depth if max_branches == 1 and max_depth < max_tokens else max_tokens
-        if room == 0 or max_depth == 0:
-            return _NO_BLOCK, 0
+        room = min(max_tokens, max_depth) if max_branches == 1 or max_depth == 0 else max_tokens
         block = np.empty((NUM_ROWS, room), INT32)
-        while True:
-            if max_branches == 1:
-                n = _propose_chain(self._arrays, self._length, room, min_prob, block)
-            else:
-                n = _propose_tree(self._arrays, self._length, room, max_depth, max_branches, min_prob, block)
-            if n >= 0:
-                return block, n
+        while (n := _propose(self._arrays, self._length, room, max_depth, max_branches, min_prob, block)) < 0:
             self._grow()
+        return block, n
 
     def _extend(self, ids: IntArray) -> None:
         """``extend`` for ids that have been checked."""
@@ -316,25 +285,21 @@ class SuffixTree:
 
     def _reserve(self, num_tokens: int) -> None:
         """Make room for a text of this length. Everything is allocated before anything is replaced."""
-        if num_tokens <= len(self._arrays.tokens):
+        held, tree = len(self._arrays.tokens), self._arrays
+        if num_tokens <= held:
             return
-        capacity = max(num_tokens, len(self._arrays.tokens) * 5 // 4)
-        if capacity > MAX_TOKEN_ID:
+        if num_tokens > MAX_TOKEN_ID:
             raise ValueError(f"a suffix tree holds at most {MAX_TOKEN_ID} tokens, got {num_tokens}")
-        added = num_tokens - self._length
-        tokens, leaf_parent = _grown(self._arrays.tokens, capacity), _grown(self._arrays.leaf_parent, capacity)
-        num_nodes, num_slots = len(self._arrays.nodes), len(self._arrays.table)
-        if added * 4 > num_tokens:
-            num_nodes = max(num_nodes, int(_NODES_PER_TOKEN * num_tokens))
-            num_slots = max(num_slots, int(_SLOTS_PER_TOKEN * num_tokens))
-        self._resize(num_nodes, num_slots)
-        self._arrays = self._arrays._replace(tokens=tokens, leaf_parent=leaf_parent)
+        capacity = min(max(num_tokens, held * 5 // 4), MAX_TOKEN_ID)
+        tree = tree._replace(tokens=_grown(tree.tokens, capacity), leaf_parent=_grown(tree.leaf_parent, capacity))
+        if (num_tokens - self._length) * 4 > num_tokens:
+            tree = _with_room(tree, int(_NODES_PER_TOKEN * num_tokens), int(_SLOTS_PER_TOKEN * num_tokens))
+        self._arrays = tree
 
     def _index(self) -> None:
         """Index the tokens that were stored since the last question."""
-        while self._arrays.state.item(core.INDEXED) != self._length:
-            if not _index(self._arrays, self._length):
-                self._grow()
+        while not _index(self._arrays, self._length):
+            self._grow()
 
     def _count(self) -> None:
         """Index, and count the leaves that are not counted yet."""
@@ -343,27 +308,22 @@ class SuffixTree:
 
     def _grow(self) -> None:
         """More nodes or slots, whichever ran out: by a quarter, or in a bulk build what the rest seems to need."""
-        factor = max(1.25, 1.03 * self._length / self._arrays.state.item(core.INDEXED))
-        num_nodes, num_slots = len(self._arrays.nodes), len(self._arrays.table)
-        if self._arrays.state.item(core.NUM_NODES) == num_nodes:
-            self._resize(int(num_nodes * factor), num_slots)
-        else:
-            self._resize(num_nodes, int(num_slots * factor))
+        tree, state = self._arrays, self._arrays.state[0]
+        factor = max(1.25, 1.03 * self._length / state.indexed)
+        is_full = state.num_nodes == len(tree.nodes)
+        num_nodes, num_slots = (len(tree.nodes) * factor, 0) if is_full else (0, len(tree.table) * factor)
+        self._arrays = _with_room(tree, int(num_nodes), int(num_slots))
 
-    def _resize(self, num_nodes: int, num_slots: int) -> None:
-        nodes, counts, table = self._arrays.nodes, self._arrays.counts, self._arrays.table
-        if num_nodes > len(nodes):
-            nodes, counts = _grown(nodes, num_nodes), _grown(counts, num_nodes)
-        if num_slots > len(table):
-            table = np.zeros((num_slots, core.NUM_SLOT_COLUMNS), np.int32)
-            core.move_edges(self._arrays.table, table)
-        self._arrays = self._arrays._replace(nodes=nodes, counts=counts, table=table)
 
-    def _count_of(self, child: int) -> int:
-        return 1 if child < 0 else int(self._arrays.counts[child, core.COUNT])
-
-    def _witness(self, child: int) -> int:
-        return ~child if child < 0 else int(self._arrays.nodes[child, core.WITNESS])
+def _with_room(tree: core.Tree, num_nodes: int, num_slots: int) -> core.Tree:
+    """The tree with room for so many nodes and edges at least."""
+    if num_nodes > len(tree.nodes):
+        tree = tree._replace(nodes=_grown(tree.nodes, num_nodes), counts=_grown(tree.counts, num_nodes))
+    if num_slots > len(tree.table):
+        table = np.zeros((num_slots, core.NUM_SLOT_COLUMNS), np.int32)
+        core.move_edges(tree.table, table)
+        tree = tree._replace(table=table)
+    return tree
 
 
 def _rows(capacity: int, num_columns: int) -> IntArray:
@@ -380,107 +340,67 @@ def _grown(array: IntArray, capacity: int) -> IntArray:
     return larger
 
 
-def _check_integrity(tree: SuffixTree) -> None:
-    state = {name: int(tree._arrays.state[getattr(core, name)]) for name in _SCALARS}
-    num_tokens, num_leaves, num_nodes = state["INDEXED"], state["NUM_LEAVES"], state["NUM_NODES"]
-    assert num_tokens == len(tree) <= len(tree._arrays.tokens), "arena and index disagree"
-    assert 0 <= state["NUM_COUNTED"] <= num_leaves <= num_tokens, "leaves out of range"
-    assert num_nodes <= len(tree._arrays.nodes), "nodes out of range"
-    tokens = tree._arrays.tokens[:num_tokens]
-    children = _children(tree, num_leaves, num_nodes)
-    in_rows = np.count_nonzero(tree._arrays.nodes[:num_nodes, [core.CHILD_1, core.CHILD_2]])
-    assert state["NUM_STORED"] == sum(map(len, children)) - in_rows, "edges"
-    assert state["NUM_STORED"] == np.count_nonzero(tree._arrays.table[:, core.CHILD]), "table entries"
-    for node in range(num_nodes):
-        _check_node(tree, tokens, node, children[node])
-    _check_counts(tree, children, state["NUM_COUNTED"])
-    _check_match(tree, tokens, state)
+def _check_integrity(tree: core.Tree, num_tokens: int) -> None:
+    """From the root downwards: the explicit suffixes that begin with a node's label say all that it must hold."""
+    tokens, state = tree.tokens[:num_tokens].tolist(), tree.state[0]
+    assert state.num_counted <= state.num_leaves <= state.indexed == num_tokens, "leaves out of range"
+    is_barrier = [token < 0 for token in tokens[: state.num_leaves]]
+    assert (tree.leaf_parent[: state.num_leaves] < 0).tolist() == is_barrier, "barriers and leaves in no tree"
+    suffixes = {core.ROOT: [start for start, outside in enumerate(is_barrier) if not outside]}
+    todo, num_stored = [core.ROOT], 0
+    for node in todo:  # which grows
+        depth = int(tree.nodes[node, core.DEPTH])
+        groups: dict[int, list[int]] = {}
+        for start in suffixes[node]:
+            groups.setdefault(tokens[start + depth], []).append(start)
+        for token, starts in groups.items():
+            child = core.child_of(tree.nodes, tree.table, node, token)
+            if len(starts) == 1:
+                assert (child, tree.leaf_parent[starts[0]]) == (~starts[0], node), f"leaf {starts[0]} below {node}"
+                continue
+            below = next(at for at in range(depth + 1, num_tokens) if len({tokens[start + at] for start in starts}) > 1)
+            place = tree.nodes[child, [core.PARENT, core.DEPTH]].tolist()
+            assert place == [node, below], f"child {child} of {node} is not where {token} leads to"
+            suffixes[child] = starts
+            todo.append(child)
+        is_wide = node == core.ROOT or len(groups) > 2
+        num_stored += len(groups) - (2 if node else 0)
+        assert (tree.nodes[node, core.LINK] < 0) == is_wide, f"node {node} has {len(groups)} children, wide or not"
+    assert (len(todo), 0) == (state.num_nodes, state.unlinked), "nodes that nothing leads to, or a link is missing"
+    assert num_stored == state.num_stored == np.count_nonzero(tree.table[:, core.CHILD]), "edges in the table"
+    for node in todo[1:]:
+        _check_node(tree, node, suffixes[node], tokens)
+    _check_match(tree, tokens)
 
 
-_SCALARS: Final = (
-    "INDEXED",
-    "NUM_LEAVES",
-    "NUM_COUNTED",
-    "NUM_NODES",
-    "NUM_STORED",
-    "ACTIVE_NODE",
-    "ACTIVE_LENGTH",
-    "ACTIVE_CHILD",
-    "UNLINKED",
-)
-
-
-def _children(tree: SuffixTree, num_leaves: int, num_nodes: int) -> list[list[int]]:
-    children: list[list[int]] = [[] for _ in range(num_nodes)]
-    for j, above in enumerate(tree._arrays.leaf_parent[:num_leaves].tolist()):
-        assert (above == -1) == (tree._arrays.tokens[j] < 0), f"leaf {j} begins with a barrier or hangs in the tree"
-        if above >= 0:
-            children[above].append(~j)
-    for node, above in enumerate(tree._arrays.nodes[1:num_nodes, core.PARENT].tolist(), start=1):
-        children[above].append(node)
-    return children
-
-
-def _check_node(tree: SuffixTree, tokens: IntArray, node: int, children: list[int]) -> None:
-    """Edges of one node: found by their first token, spelled alike from below and above; its suffix link."""
-    depth = int(tree._arrays.nodes[node, core.DEPTH])
-    label = tokens[tree._witness(node) : tree._witness(node) + depth]
-    assert node == core.ROOT or len(children) >= 2, f"node {node} has {len(children)} children"
-    is_wide = len(children) > 2 or node == core.ROOT
-    assert (tree._arrays.nodes[node, core.LINK] < 0) == is_wide, (
-        f"node {node} has {len(children)} children, wide or not"
+def _check_node(tree: core.Tree, node: int, starts: list[int], tokens: list[int]) -> None:
+    """Suffix link, count, latest occurrence and branches of a node against the suffixes that begin with its label."""
+    depth, link, latest = (
+        int(tree.nodes[node, core.DEPTH]),
+        core.link_of(tree.nodes, node),
+        core.start_of(tree.nodes, node),
     )
-    firsts = set()
-    for child in children:
-        start = tree._witness(child)
-        assert child < 0 or tree._arrays.nodes[child, core.DEPTH] > depth, f"child {child} not below node {node}"
-        assert np.array_equal(tokens[start : start + depth], label), f"child {child} does not continue node {node}"
-        first = int(tokens[start + depth])
-        firsts.add(first)
-        found = core.child_of(tree._arrays.nodes, tree._arrays.table, node, first)
-        assert found == child, f"child {child} of node {node} is not found by its token"
-    assert len(firsts) == len(children), f"two edges of node {node} begin with the same token"
-    if node != core.ROOT:
-        link = int(core.link_of(tree._arrays.nodes, node))
-        start = tree._witness(link)
-        assert tree._arrays.nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
-        assert np.array_equal(tokens[start : start + depth - 1], label[1:]), f"suffix link of node {node}: label"
+    first, other = starts[0] + 1, core.start_of(tree.nodes, link)
+    assert tree.nodes[link, core.DEPTH] == depth - 1, f"suffix link of node {node}: depth"
+    assert tokens[other : other + depth - 1] == tokens[first : first + depth - 1], f"suffix link of node {node}: label"
+    counted = [start for start in starts if start < tree.state[0].num_counted]
+    branches: dict[int, list[int]] = {}
+    for start in counted:
+        branches.setdefault(tokens[start + depth], []).append(start)
+    assert core.count_of(tree.counts, node) == len(counted), f"count of node {node}"
+    assert max(counted, default=latest) == latest in starts, f"latest occurrence of node {node}"
+    ranked = sorted(((len(group), max(group), token) for token, group in branches.items() if token >= 0), reverse=True)
+    expected = [core.child_of(tree.nodes, tree.table, node, token) for _, _, token in ranked[:MAX_BRANCHES]]
+    expected += [0] * (MAX_BRANCHES - len(expected))
+    assert tree.counts[node, core.BRANCH :].tolist() == expected, f"branches of node {node}"
 
 
-def _check_counts(tree: SuffixTree, children: list[list[int]], num_counted: int) -> None:
-    """COUNT, WITNESS and BRANCH against a recount over the counted leaves, deepest nodes first."""
-    nodes, tokens = tree._arrays.nodes, tree._arrays.tokens
-    counts: dict[int, tuple[int, int]] = {
-        ~j: (int(j < num_counted), j) for j in range(int(tree._arrays.state[core.NUM_LEAVES]))
-    }
-    deepest_first = sorted(range(1, len(children)), key=lambda node: -int(nodes[node, core.DEPTH]))
-    for node in deepest_first:
-        depth = int(nodes[node, core.DEPTH])
-        counted = [child for child in children[node] if counts[child][0]]
-        total = sum(counts[child][0] for child in counted)
-        assert tree._arrays.counts[node, core.COUNT] == total, f"count of node {node}"
-        if counted:
-            latest = max(counts[child][1] for child in counted)
-            assert nodes[node, core.WITNESS] == latest, f"latest occurrence of node {node}"
-        counts[node] = (total, tree._witness(node))
-        ranked = sorted((counts[c], c) for c in counted if tokens[tree._witness(c) + depth] >= 0)[::-1]
-        best = [child for _, child in ranked[:MAX_BRANCHES]]
-        stored = tree._arrays.counts[node, core.BRANCH :].tolist()
-        assert stored == best + [0] * (MAX_BRANCHES - len(best)), f"branches of node {node}"
-
-
-def _check_match(tree: SuffixTree, tokens: IntArray, state: dict[str, int]) -> None:
-    """The active point spells the suffix that the match claims, at its canonical place."""
-    node, length = state["ACTIVE_NODE"], state["ACTIVE_LENGTH"]
-    depth = int(tree._arrays.nodes[node, core.DEPTH])
-    assert state["UNLINKED"] == 0, "a suffix link is missing"
-    assert depth + length == tree.match_len, "the active point is not at the end of the match"
-    match = tokens[len(tokens) - tree.match_len :]
-    below = node
-    if length:
-        below = int(core.child_of(tree._arrays.nodes, tree._arrays.table, node, int(match[depth])))
-    assert state["ACTIVE_CHILD"] == (below if length else 0), "the active child is not at the end of the active edge"
-    if length:
-        assert below < 0 or tree._arrays.nodes[below, core.DEPTH] > depth + length, "the active point is not canonical"
-    start = tree._witness(below)
-    assert np.array_equal(tokens[start : start + tree.match_len], match), "the active point spells something else"
+def _check_match(tree: core.Tree, tokens: list[int]) -> None:
+    """The match ends at the active point: at a node, or on the edge below one."""
+    state = tree.state[0]
+    match = tokens[state.num_leaves :]
+    below = core.find_below(tree, np.array(match, np.int32))
+    is_node = below >= 0 and tree.nodes[below, core.DEPTH] == len(match)
+    above = below if is_node else int(tree.nodes[below, core.PARENT] if below > 0 else tree.leaf_parent[~below])
+    place = above, len(match) - int(tree.nodes[above, core.DEPTH]), 0 if is_node else below
+    assert (state.active_node, state.active_length, state.active_child) == place, "the active point is elsewhere"

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.suffix_tree import SuffixOracle
 
-from zerodraft.lookup import _block
 from zerodraft.lookup.draft import MEMORY, Draft
 from zerodraft.lookup.suffix import _suffix_core as core
 from zerodraft.lookup.suffix.suffix_tree import MAX_BRANCHES, MAX_DRAFT_TOKENS, SuffixTree
@@ -154,17 +153,6 @@ def test_max_depth_is_a_cut(text: Text, max_tokens: int, max_depth: int, max_bra
     same_draft(draft, oracle.propose(max_tokens, max_branches, 0.0, max_depth), oracle)
 
 
-@given(plain_texts, st.integers(0, 12))
-def test_tree_kernel_with_one_branch_is_the_chain_kernel(text: list[int], max_tokens: int) -> None:
-    tree = build([*text])
-    chain = tree.propose(max_tokens, min_prob=0.0)
-    block = np.empty((_block.NUM_ROWS, max_tokens), np.int32)
-    n = core.propose_tree(tree._arrays, len(tree), max_tokens, max_tokens, 1, 0.0, block)
-    as_tree = Draft.from_block(block[:, :n])
-    for name in ("token_ids", "parents", "probs", "match_len", "origin", "source"):
-        assert getattr(as_tree, name).tolist() == getattr(chain, name).tolist()
-
-
 @given(texts, st.sets(st.integers(0, 39), max_size=8))
 def test_bulk_single_and_mixed_builds_are_one(text: Text, cuts: set[int]) -> None:
     one, other = build(text), build_in_runs(text, cuts)
@@ -188,8 +176,7 @@ def test_counting_late_or_at_once_or_anew_is_one(text: list[int]) -> None:
     late.branches()
     anew = build([*text])
     anew._index()
-    tokens, leaf_parent, nodes, counts, _, state = anew._arrays
-    core.recount(tokens, leaf_parent, nodes, counts, state)
+    core.recount(anew._arrays)
     n = late.num_nodes
     for other in (at_once, anew):
         assert np.array_equal(late._arrays.nodes[1:n], other._arrays.nodes[1:n])
