@@ -286,7 +286,7 @@ def test_nothing_to_match_is_said_so():
     assert Drafter().begin([1, 2, 3]).stand_down_reason is None
 
 
-@pytest.mark.parametrize("stop", ["eos", "stop", "length", "guard"])
+@pytest.mark.parametrize("stop", ["eos", "stop", "length"])
 def test_cuts_teach_nothing(stop):
     for teaches, reason in ((False, stop), (True, "rejected")):
         session = Drafter().begin([1, 2, 3, 4, 5, 1, 2])
