@@ -222,7 +222,7 @@ def write(
 @kernel
 def has_child(tree: ReadInts2D, n: int, node: int, token: int) -> bool:
     """True if a node of the tree, -1 the root, has a child with that token."""
-    for other in range(node + 1, n):
+    for other in range(node + 1, n):  # noqa: SIM110  (numba has no any())
         if tree[PARENT, other] == node and tree[TOKEN, other] == token:
             return True
     return False
