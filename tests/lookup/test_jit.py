@@ -124,7 +124,7 @@ def test_other_types_are_refused_and_compile_nothing(function: Any, args: tuple[
 
 
 def made_of(**annotations: Any) -> Any:
-    def function(first, second):  # noqa: ANN001, ANN202
+    def function(first, second):
         return 1
 
     function.__annotations__ = annotations
@@ -215,7 +215,7 @@ def work(folder):
 
 
 def test_kernels_are_plain_python_where_numba_is_off(tmp_path: Path) -> None:
-    """NUMBA_DISABLE_JIT=1, as one debugs them: sessions with every source, files of a memory, lines: the same drafts."""
+    """NUMBA_DISABLE_JIT=1, as one debugs: sessions with every source, files of a memory, lines: the same drafts."""
     plain = str(tmp_path / "plain")
     code = f"{WORK}\nfrom numba import config\nassert config.DISABLE_JIT\nprint(json.dumps(work({plain!r})))"
     env = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT / "src")}
