@@ -1,7 +1,7 @@
 """Kernels that draft from texts of earlier requests, which lie in segments of their own, some of them in files.
 
 A ``Segment`` says where the arrays of one segment lie: those of a ``Text``, and which blocks of its file have
-been checked. list[Segment] are handed over by address, since their number changes; whoever makes the records keeps the
+been checked. They are handed over by address, since their number changes; whoever makes the records keeps the
 arrays (``view.py``). Files are not trusted: every number that is read from an arena is checked before it is used as an
 index, and where a block was not checked yet the kernel stops and names it.
 """
