@@ -93,7 +93,8 @@ def learn(
             state.tokens_stood_down += state.expected_tokens
             state.cost_stood_down += state.expected_cost
     state.pace_tokens = PACE_DECAY * state.pace_tokens + length - start
-    state.pace_cost = PACE_DECAY * state.pace_cost + costs[min(1 + num_drafted, len(costs) - 1)]
+    state.pace_cost = PACE_DECAY * state.pace_cost + costs[min(1 + num_drafted, len(costs) - 1)] + state.own_cost
+    state.own_cost = 0.0
     cursor = copies.learn(text, state, start, may_break, known.tables)
     if len(known.segments):
         stored.learn(text.tokens, known.segments, state, start, may_break, known.tables)

@@ -160,6 +160,7 @@ class DraftSession:
         candidates.join(parts, self._checked(_gather, room, depth, parts, candidates.num_parts))
         for source in self._sources:
             source.complete(candidates)
+        state.own_cost = candidates.cost
         return candidates.draft(self._states)
 
     def _checked(self, kernel: Any, *args: Any) -> int:

@@ -25,7 +25,7 @@ from zerodraft.lookup._block import (
 )
 from zerodraft.lookup._merge import Parts
 from zerodraft.lookup._prices import Tables
-from zerodraft.lookup.checks import int_in, shown
+from zerodraft.lookup.checks import int_in, number_in, shown
 from zerodraft.lookup.draft import MAX_TOKEN_ID, Draft, IntArray, as_token_ids
 from zerodraft.lookup.runtime._jit import direct
 
@@ -54,6 +54,7 @@ class Candidates:
         self._proposed: list[IntArray] = []
         self._ends = np.zeros(MAX_PARTS + 1, np.int64)  # of the parts of the tree
         self._num_parts = 0
+        self.cost = 0.0  # of all sources
         self._riders: tuple[Sequence[int], Sequence[int], float] = (), (), 0.0
 
     @property
@@ -75,6 +76,7 @@ class Candidates:
         prices: Numbers | float | None = None,
         match_len: int = 0,
         source: int = CUSTOM,
+        cost: float = 0.0,
     ) -> None:
         """Propose nodes, in the order in which they are to be taken: parents first, worth falling.
 
@@ -85,6 +87,8 @@ class Candidates:
             prices: (n,) forwards that are saved by having a node's token, or one number for all; None: ``price``.
             match_len: length of the match that is continued, if there is one.
             source: one of ``draft.SOURCE_NAMES`` by number.
+            cost: what proposing them took, in forwards over one position, where that is worth saying: it counts as a
+                part of what the request's tokens cost.
 
         Nodes deeper than ``max_depth`` are left out.
 
@@ -93,6 +97,7 @@ class Candidates:
                 are no probabilities or prices.
         """
         ids = as_token_ids(token_ids, "token_ids")
+        self.cost += number_in("cost", cost, 0.0)
         part = np.empty((NUM_ROWS, len(ids)), np.int32)
         up = part[PARENT]
         up[:] = np.arange(-1, len(ids) - 1) if parents is None else Draft.tree(ids, parents).parents

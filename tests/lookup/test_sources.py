@@ -387,3 +387,22 @@ def test_a_bad_path_is_refused_before_any_source_hears_of_it() -> None:
         session.commit(draft, Outcome(path=(7,), new_ids=(4,), stop="rejected"))
     assert toy.steps == []
     assert CONTEXT not in draft.source.tolist()
+
+
+def test_what_a_source_costs_is_a_part_of_what_tokens_cost() -> None:
+    prices: dict[float, list[float]] = {}
+    for cost in (0.0, 2.0):
+        seen = prices[cost] = []
+
+        def act(candidates: Candidates, cost: float = cost, seen: list[float] = seen) -> None:
+            seen.append(candidates.price)
+            candidates.add([7], probs=[0.9], cost=cost)
+
+        session = session_of(Toy(act))
+        for _ in range(6):
+            draft = session.propose(4)
+            session.commit(draft, Outcome(path=(), new_ids=(5, 6, 8), stop="rejected"))
+    assert prices[0.0][0] == prices[2.0][0]  # nothing is known of this request yet
+    assert all(dear > cheap for cheap, dear in zip(prices[0.0][1:], prices[2.0][1:]))
+    with pytest.raises(ValueError, match="cost"):
+        session_of(Toy(adding([7], probs=[0.9], cost=-1.0))).propose(4)
