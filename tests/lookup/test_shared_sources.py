@@ -146,7 +146,7 @@ def test_any_merged_draft_is_a_tree_within_its_bounds(prompt, prediction, rememb
 class WithMemory:
     """A session with a memory and its oracle: every draft is compared, and what the session believes of its memory.
 
-    The text is so made that no copy of it is replaced or contested: what copies of the text draft is compared elsewhere.
+    What copies of the text propose is asked of their own kernel, which is compared elsewhere.
     """
 
     def __init__(self, policy: DraftPolicy, stored: list[list[int]], prompt: list[int]) -> None:
@@ -159,7 +159,7 @@ class WithMemory:
         self._pointer, self._pointer_serial = -1, 0
 
     def text_part(self, room: int, depth: int) -> reference.session.Part:
-        """What the session's own text proposes, as a session without a memory does where nodes cost nothing."""
+        """What the session's own text proposes."""
         session, state = self.session, self.session._states[0]
         block = np.empty((_block.NUM_ROWS, room), np.int32)
         work = np.zeros(1, dtype_of(Work))[0]

@@ -32,7 +32,7 @@ def stored_part(
     prices: list[list[float]],
     min_prob: float,
 ) -> Part:
-    """A chain from a memory after ``match`` tokens: by what is believed of the kinds of text, as long as it is likely."""
+    """A chain from a memory after ``match`` tokens, by the belief in each kind of text; as long as it is likely."""
     last, part, path = len(breaks[0]) - 1, Part([], []), ()
     chances = dict(belief)
     for depth, token in enumerate(tokens):
