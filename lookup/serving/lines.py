@@ -99,6 +99,7 @@ class SessionLines:
         number = self._free.pop()
         self._states[number] = new_states(1, self._drafter)[0]
         index = NgramIndex(self._states["text"][number : number + 1])
+        index.reserve(len(prompt) + ROOM, 1)
         index.extend(prompt)
         self._place(number, index)
         line = self._lines[number]
