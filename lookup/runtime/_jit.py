@@ -273,7 +273,7 @@ class _TolerantCache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        stamp = (f"{function.__module__}.{function.__qualname__}", _dev_stamp(function.__module__))
+        stamp = (f"{function.__module__}.{function.__qualname__}", _room_stamp())
         self._cache_file = _BoundFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -354,29 +354,3 @@ def _digest_of(module: ModuleType) -> str:
         return hashlib.sha256(loader.get_data(file)).hexdigest()  # type: ignore[union-attr]
     except (OSError, AttributeError, TypeError):  # a frozen program
         return ""
-
-
-@functools.cache
-def _dev_stamp(name: str) -> str:  # DEV ONLY
-    import re
-
-    seen, todo = {}, [name]
-    while todo:
-        module = todo.pop()
-        if (
-            module in seen
-            or module not in sys.modules
-            or not module.startswith("zerodraft")
-            or "._" not in module
-            or module.endswith("_jit")
-        ):
-            continue
-        source = Path(sys.modules[module].__file__).read_text()
-        seen[module] = source
-        todo += [
-            a + "." + b.split(" as ")[0].strip()
-            for a, bs in re.findall(r"^from (zerodraft\S*) import ([^(\n]+)", source, re.M)
-            for b in bs.split(",")
-        ]
-        todo += re.findall(r"^from (zerodraft\S*) import", source, re.M)
-    return hashlib.sha256("".join(seen[k] for k in sorted(seen)).encode()).hexdigest()
