@@ -328,7 +328,7 @@ compilations: Final = Compilations()
 
 @functools.cache
 def _room_stamp() -> str:
-    """Digest of all kernel files, those of the package called ``_*.py``; also in a zip file; "" where there are none."""
+    """Digest of all kernel files, the package's ``_*.py``, in a folder or a zip file; "" where there are none."""
     digest = hashlib.sha256()
     try:
         for file in sorted(_kernel_files(files(__package__.rpartition(".")[0])), key=str):
