@@ -65,7 +65,7 @@ def test_names_are_their_own() -> None:
     names = [path.stem for path in SCRIPTS]
     assert len(names) == len(set(names))
     folders = {entry.name for entry in BENCH.iterdir() if entry.is_dir()}
-    for name in {*names, *folders - {"results", "data"}}:
+    for name in {*names, *folders - {"results", "data", "__pycache__"}}:
         spec = importlib.util.find_spec(name) if name not in sys.stdlib_module_names else True
         assert spec is None, name
     assert "kernels" not in folders  # transformers looks for a package of that name
