@@ -15,7 +15,7 @@ from zerodraft.lookup._prices import WORTH_FACTOR
 from zerodraft.lookup.runtime._jit import Ints, Ints2D, Longs, ReadFloats, ReadInts2D, kernel
 from zerodraft.lookup.session._state import State
 
-SURE: Final = 0.98  # where the first token of a draft is that likely, nobody else is asked: it would not pay
+SURE: Final = 0.9  # where the first token of a draft is that likely, nothing is hung beside it: it would not pay
 MIN_PROB: Final = 0.002  # a node less likely than this is never drafted
 MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
 MIN_RATE: Final = 1.05  # where no draft pays by price, one is taken if it brings more than this many tokens per cost

@@ -19,6 +19,7 @@ from zerodraft.lookup.runtime._jit import kernel
 from zerodraft.lookup.session._state import State
 
 PACE_DECAY: Final = 0.95
+HARDLY_WRONG: Final = 0.98  # where the text's first token is that likely the memory is not asked, which takes time
 CHECK: Final = (
     -1
 )  # instead of a number: a block of a memory's file is to be checked first, which ``state.stored`` names
@@ -39,7 +40,7 @@ def gather(
 ) -> int:
     """Let text and memory write their parts behind the ``num_parts`` that are there; return how many there are then.
 
-    The memory is not asked where the text is sure of its first token. CHECK: call again after the check. Up to
+    The memory is not asked where the text's first token is hardly wrong. CHECK: call again after the check. Up to
     ``max_nodes`` nodes of each, none deeper than ``max_depth``; there must be room for them, and for two ends.
     """
     state, block = states[i], parts.block
@@ -48,7 +49,7 @@ def gather(
     if end > first:
         parts.ends[num_parts] = end
         num_parts += 1
-    if len(known.segments) == 0 or (end > first and block[PROB].view(np.float32)[first] >= merging.SURE):
+    if len(known.segments) == 0 or (end > first and block[PROB].view(np.float32)[first] >= HARDLY_WRONG):
         state.stored.serial = 0
         return num_parts
     first = end

@@ -305,7 +305,8 @@ def test_no_home_and_no_entry_in_the_user_table(mini_site: Path, tmp_path: Path)
     process = start(mini_site, NO_HOME + USE_MINI + "print(len(compiled))")
     out, err = process.communicate(timeout=900)
     assert (process.returncode, out.strip()) == (0, "4"), err
-    assert err.count("\n") == err.count("no place to keep") == 1, err
+    said = [line for line in err.splitlines() if "compiles its lookup kernels" not in line]  # which a slow machine adds
+    assert len(said) == err.count("no place to keep") == 1, err
     assert not (mini_site / "~").exists()
 
 

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.lookup import _block
-from zerodraft.lookup._merge import SURE
 from zerodraft.lookup.copy import _copies
 from zerodraft.lookup.copy._text import WINDOW
 from zerodraft.lookup.copy._work import Work
@@ -28,6 +27,7 @@ from zerodraft.lookup.memory import _stored
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.runtime._jit import dtype_of
+from zerodraft.lookup.session._step import HARDLY_WRONG
 from zerodraft.lookup.sources.phrases import PhraseBook
 
 FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
@@ -203,7 +203,7 @@ class WithMemory:
         if not depth:
             return draft
         own = self.text_part(room, depth)
-        parts = [own] if own.nodes and own.nodes[0].prob >= SURE else [own, self.stored_part(depth)]
+        parts = [own] if own.nodes and own.nodes[0].prob >= HARDLY_WRONG else [own, self.stored_part(depth)]
         expected = reference.session.drafted(parts, self.tables.costs.tolist(), room)
         assert paths_of(draft) == [node.path for node in expected]
         assert draft.probs.tolist() == pytest.approx([node.prob for node in expected], rel=1e-4, abs=1e-6)
