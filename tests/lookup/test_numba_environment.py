@@ -72,23 +72,22 @@ def run(site: Path, code: str, **extra: str) -> str:
 
 
 MINI_CORE = """
-from numba import types
 from zerodraft.lookup.runtime._jit import kernel
 
-@kernel(types.int64(types.int64))
-def one(x):
+@kernel
+def one(x: int) -> int:
     return x + 1
 
-@kernel(types.int64(types.int64))
-def two(x):
+@kernel
+def two(x: int) -> int:
     return one(x) + 1
 
-@kernel(types.int64(types.int64))
-def three(x):
+@kernel
+def three(x: int) -> int:
     return two(x) + 1
 
-@kernel(types.int64(types.int64))
-def four(x):
+@kernel
+def four(x: int) -> int:
     return three(x) + 1
 """
 USE_MINI = """
