@@ -71,3 +71,14 @@ def request(model: Any, tokenizer: Any, task: EditTask) -> Call:
     """The request that ``edit_text`` would make of a model for this task."""
     call = Edit.of(model, tokenizer, task.code, task.instruction, language="python").call
     return call
+
+
+def greedy_options(model: Any, tokenizer: Any, max_new_tokens: int) -> dict[str, Any]:
+    """Keywords for ``generate``: greedy, no setting of the checkpoint has a say, the text ends at the closing fence."""
+    close = tokenizer("```", add_special_tokens=False).input_ids[0]
+    given = model.generation_config.eos_token_id
+    return {
+        "max_new_tokens": max_new_tokens, "do_sample": False, "repetition_penalty": 1.0,
+        "eos_token_id": [*(given if isinstance(given, list) else [given]), close],
+        "pad_token_id": tokenizer.pad_token_id, "temperature": None, "top_p": None, "top_k": None,
+    }  # fmt: skip

@@ -119,3 +119,16 @@ def read_csv(where: str | Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def pyplot() -> Any:
+    """matplotlib's, drawing into files only; None where it is not installed, which is said."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no matplotlib: no plots", file=sys.stderr)
+        return None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot

@@ -15,7 +15,7 @@ from zerodraft.lookup._prices import WORTH_FACTOR
 from zerodraft.lookup.runtime._jit import Ints, Ints2D, Longs, ReadFloats, ReadInts2D, kernel
 from zerodraft.lookup.session._state import State
 
-SURE: Final = 0.9  # where the first token of a draft is that likely, nobody else is asked: it would not pay
+SURE: Final = 0.98  # where the first token of a draft is that likely, nobody else is asked: it would not pay
 MIN_PROB: Final = 0.002  # a node less likely than this is never drafted
 MIN_GAIN: Final = 0.01  # nor a draft that is expected to save less than this part of a forward
 MIN_RATE: Final = 1.05  # where no draft pays by price, one is taken if it brings more than this many tokens per cost
@@ -58,9 +58,10 @@ def insert(block: ReadInts2D, first: int, end: int, tree: Ints2D, num_held: int,
                 tree[ORIGIN, found] = block[ORIGIN, i]
             continue
         reach = np.float64(tree_probs[parent]) if parent >= 0 else 1.0
-        chance = probs[i] / probs[before] if before >= 0 else np.float64(probs[i])
-        if reach <= taken:
+        above = probs[before] if before >= 0 else np.float32(1.0)
+        if reach <= taken or not probs[i] > 0.0 or not above > 0.0:
             continue
+        chance = probs[i] / above
         for row in range(NUM_ROWS):
             tree[row, n] = block[row, i]
         tree[PARENT, n] = parent
@@ -176,18 +177,18 @@ def keep_likeliest(tree: Ints2D, n: int, drafted: Ints) -> int:
 
     ``drafted`` gets its tokens; of equally likely children the first counts. Returns its length.
     """
-    best = np.full(n + 1, -1, np.int64)  # by parent + 1
-    for node in range(n):
-        up = tree[PARENT, node] + 1
-        # Probabilities are not negative, so their bits order like them.
-        if best[up] < 0 or tree[PROB, node] > tree[PROB, best[up]]:
-            best[up] = node
-    length, node = 0, best[0]
-    while node >= 0 and length < len(drafted):
-        for row in range(NUM_ROWS):
-            tree[row, length] = tree[row, node]
-        tree[PARENT, length] = length - 1
-        drafted[length] = tree[TOKEN, length]
-        length += 1
-        node = best[node + 1]
+    length, node = 0, -1
+    while length < len(drafted):
+        best = -1
+        for other in range(node + 1, n):
+            # Probabilities are not negative, so their bits order like them.
+            if tree[PARENT, other] == node and (best < 0 or tree[PROB, other] > tree[PROB, best]):
+                best = other
+        if best < 0:
+            break
+        if best != length:
+            for row in range(NUM_ROWS):
+                tree[row, length] = tree[row, best]
+        tree[PARENT, length], drafted[length] = length - 1, tree[TOKEN, length]
+        length, node = length + 1, best
     return length

@@ -48,7 +48,7 @@ __all__ = [
 IntArray = npt.NDArray[np.int32]
 INT32: Final = np.dtype(np.int32)  # makes an array in two thirds of the time that np.int32 takes: for small ones, often
 _new: Final = object.__new__
-StopReason = Literal["rejected", "full", "eos", "stop", "length", "guard"]
+StopReason = Literal["rejected", "full", "eos", "stop", "length"]
 _STOPS: Final = get_args(StopReason)
 
 MAX_TOKEN_ID: Final = 2**31 - 1
@@ -283,7 +283,7 @@ class Outcome:
             the row stopped on an accepted node.
         num_accepted: number of drafted tokens that were emitted, ``len(path)``; may be left out.
         stop: why the walk ended. "rejected": the target chose a token that was not drafted there; "full": it went
-            down to a leaf; "eos", "stop" (a stopping criterion), "length", "guard": cut for a reason that says
+            down to a leaf; "eos", "stop" (a stopping criterion), "length": cut for a reason that says
             nothing about the draft, so nothing is learned from the cut.
         topk: int32 (1 + n, k), the target's k likeliest tokens after the root and after each node, or None.
 

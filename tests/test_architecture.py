@@ -200,3 +200,91 @@ def test_every_lock_is_known_to_a_fork(path: Path) -> None:
     known = {id(call.args[0]) for call in calls if ast.unparse(call.func) == "held_at_fork"}
     made = [call for call in calls if ast.unparse(call.func) in ("threading.Lock", "threading.RLock", "Lock", "RLock")]
     assert all(id(call) in known for call in made), [call.lineno for call in made]
+
+
+# ---- lookup/ as a house to live in: what a reader meets at once stays small ------------------------------------------
+
+LOOKUP = [path for path in FILES if path.is_relative_to(ROOT / "lookup")]
+MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS = 400, 60, 8
+KERNELS = {"kernel", "bulk_kernel"}
+
+
+def too_long(source: str) -> list[str]:
+    """Functions above the limit, docstrings and decorators counted."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, functions):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            assert node.end_lineno is not None
+            if node.end_lineno - first + 1 > MAX_FUNCTION:
+                found.append(f"{node.name}: {node.end_lineno - first + 1} lines")
+    return found
+
+
+def too_wide(source: str) -> list[str]:
+    """Functions that take more than the limit, ``self`` and ``cls`` not counted; kernels have no such limit."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if KERNELS & {ast.unparse(decorator) for decorator in node.decorator_list}:
+            continue
+        names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        count = len(names) - (names[:1] in (["self"], ["cls"]))
+        if count > MAX_PARAMETERS:
+            found.append(f"{node.name}: {count} parameters")
+    return found
+
+
+def is_kernel_file(path: Path) -> bool:
+    """Those whose digest is the stamp of every compiled kernel."""
+    return path.name.startswith("_") and path.name != "__init__.py"
+
+
+def foreign_to_kernels(source: str) -> list[str]:
+    """What a kernel file imports of ours that is no kernel file: a change there would not compile kernels anew."""
+    others = {module_of(path) for path in LOOKUP if not is_kernel_file(path) and path.name != "__init__.py"}
+    return sorted({name for name, _ in imported(ast.parse(source))} & others)
+
+
+@pytest.mark.parametrize("path", LOOKUP, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_of_lookup_fit_a_reader(path: Path) -> None:
+    source = path.read_text("utf-8")
+    assert len(source.splitlines()) <= MAX_FILE
+    assert too_long(source) == []
+    assert too_wide(source) == []
+
+
+def test_what_is_too_large_is_seen() -> None:
+    long = "def f():\n" + "    x = 1\n" * MAX_FUNCTION
+    assert too_long(long) == ["f: 61 lines"]
+    assert too_long(long.replace("    x = 1\n", "", 1)) == []
+    wide = "class A:\n    def f(self, " + ", ".join("abcdefghi") + "): ..."
+    assert too_wide(wide) == ["f: 9 parameters"]
+    assert too_wide(wide.replace("a, ", "")) == []
+    assert too_wide("@kernel\ndef f(a, b, c, d, e, f, g, h, i): ...") == []
+    assert too_wide("def f(a, b, c, d, e, *, f, g, h, i): ...") == ["f: 9 parameters"]
+
+
+@pytest.mark.parametrize("path", list(filter(is_kernel_file, LOOKUP)), ids=lambda path: str(path.relative_to(ROOT)))
+def test_kernels_are_made_of_kernel_files_alone(path: Path) -> None:
+    """Numbers of other files would be compiled into machine code that outlives them in a cache."""
+    if path != ROOT / "lookup" / "runtime" / "_jit.py":  # which compiles them, and says where there is no cache
+        assert foreign_to_kernels(path.read_text("utf-8")) == []
+
+
+def test_a_number_from_elsewhere_is_seen() -> None:
+    assert foreign_to_kernels("from zerodraft.lookup.policy import NUM_STATES") == ["zerodraft.lookup.policy"]
+    assert foreign_to_kernels("from zerodraft.lookup import _block, draft") == ["zerodraft.lookup.draft"]
+    assert foreign_to_kernels("from zerodraft.lookup._block import TOKEN") == []
+
+
+def test_every_kernel_is_in_a_kernel_file() -> None:
+    for path in LOOKUP:
+        decorated = [
+            node.name
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.FunctionDef) and KERNELS & {ast.unparse(of) for of in node.decorator_list}
+        ]
+        assert is_kernel_file(path) or decorated == [], path

@@ -24,17 +24,18 @@ from stand_ins import byte_tokenizer, tiny_llama
 
 import zerodraft
 from zerodraft import CostCurve, Draft, Drafter, GenerationStats, Outcome, PhraseBook, TokenRecycler
+from zerodraft.lookup.sources.source import Source
 
 # Between the files of a room: they take what the room itself made.
 INTERNAL = {
-    "DraftMemory.chain",
-    "Draft.from_block",
-    "Draft.only",
-    "Draft.origin_of",
+    *(f"DraftMemory.{name}" for name in ("check", "view")),
+    *(f"Draft.{name}" for name in ("from_block", "only")),
     "DraftSession",
+    *(f"Drafter.{name}" for name in ("sources_for", "with_sources")),
     "GenerationStats.record",
-    "NgramIndex.over",
-    *(f"TokenRecycler.{name}" for name in ("from_lists", "grow", "read", "source", "update")),
+    *("NgramIndex", "NgramIndex.over", "NgramIndex.reserve"),
+    "SuffixTree.propose_block",
+    *(f"TokenRecycler.{name}" for name in ("from_lists", "grow", "read", "update")),
 }
 
 NAN, INF = math.nan, math.inf
@@ -119,9 +120,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "max_branches": [*COUNT, 0],
         "prompt_lookup_min": [*COUNT, 0, 600],
         "prompt_lookup_max": [*COUNT, 0],
-        "length_factor": ["2", True, 0, -1.0, NAN, INF, 1e9, [2.0]],
     },
-    "DraftPolicy.draft_length": {"match_len": BOUND, "room": BOUND},
     "DraftPolicy.tables": {"num_rows": COUNT, "context": BOUND},
     "DraftSession.propose": {"max_tokens": [*BOUND, None], "max_depth": BOUND, "num_rows": ["x", 0, 1.5, None]},
     "DraftSession.commit": {"draft": [None, 5, [1, 2]], "outcome": [None, 5, (1, 2)]},
@@ -132,6 +131,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "phrases": [3, [[1, 2, 3, 4]], "x"],
         "recycle": ["x", 1, 0, None, [True]],
         "suffix_tree": FLAG,
+        "sources": [3, "x", None, [3], [None], zerodraft.Drafter, {1: 2}],
     },
     "Drafter.with_policy": {"policy": [None, 3, "x"]},
     "Drafter.begin": {"prompt_ids": TOKENS, "prediction_ids": GIVEN_TOKENS, "namespace": NAME},
@@ -158,7 +158,6 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "guess_set_size": [*COUNT, 0],
         "pool_from_prompt": FLAG,
         "max_pool_keys": [*COUNT, 0],
-        "shift": ["two", None, 1, True],
     },
     "Lookahead.begin": {"prompt_ids": TOKENS, "prediction_ids": GIVEN_TOKENS, "namespace": NAME},
     "NgramIndex.extend": {"ids": TOKENS},
@@ -327,7 +326,6 @@ def _goods() -> dict[str, Callable[[], dict[str, Any]]]:
         "DraftMemory.match": lambda: {"context": [1, 2, 3]},
         "DraftMemory.propose": lambda: {"context": [1, 2, 3], "max_tokens": 3},
         "DraftMemory.save": lambda: {"directory": tempfile.mkdtemp()},
-        "DraftPolicy.draft_length": lambda: {"match_len": 3, "room": 4},
         "DraftSession.propose": lambda: {"max_tokens": 3},
         "DraftSession.commit": lambda: {"draft": Draft.empty(), "outcome": Outcome(path=(), new_ids=(4,))},
         "Drafter.begin": lambda: {"prompt_ids": [1, 2, 3]},
@@ -454,6 +452,16 @@ def _memory() -> Any:
     return memory
 
 
+class Refrain(Source):
+    """41, 42 behind every 8."""
+
+    def __init__(self, prompt: Any) -> None: ...
+
+    def propose(self, candidates: Any) -> None:
+        if candidates.text[-1] == 8:
+            candidates.add([41, 42], probs=[0.9, 0.8])
+
+
 def _drafted(drafter: Any, num_rows: int = 1) -> list[Any]:
     """What a few steps of an invented text draft, and what they ask for."""
     sessions = [drafter.begin(TEXT) for _ in range(num_rows)]
@@ -497,18 +505,17 @@ EFFECTS: dict[str, tuple[Any, Any]] = {
     "DraftPolicy.max_branches": (1, 8),
     "DraftPolicy.prompt_lookup_min": (1, 9),
     "DraftPolicy.prompt_lookup_max": (1, 64),
-    "DraftPolicy.length_factor": (None, 2.0),
     "Drafter.policy": (zerodraft.DraftPolicy(max_draft_tokens=2), None),
     "Drafter.memory": (None, _memory),
     "Drafter.phrases": (None, _book),
     "Drafter.recycle": (False, True),
     "Drafter.suffix_tree": (False, True),
+    "Drafter.sources": ((), (Refrain,)),
     "Lookahead.window_size": (3, 9),
     "Lookahead.ngram_size": (3, 6),
     "Lookahead.guess_set_size": (1, 5),
     "Lookahead.pool_from_prompt": (False, True),
     "Lookahead.max_pool_keys": (1, 50),
-    "Lookahead.shift": ("one", "accepted"),
 }
 
 
@@ -526,6 +533,10 @@ def test_two_values_of_an_option_show_two_effects(option: str) -> None:
         made = [Drafter(policy=kind(**{name: value}, **free)) for value in values]
     first, second = (_drafted(one) for one in made)
     assert first != second
+
+
+def test_what_is_internal_exists() -> None:
+    assert {name for name, _ in _public()} >= INTERNAL
 
 
 def test_every_option_of_a_drafter_has_two_effects() -> None:

@@ -42,13 +42,7 @@ def main() -> None:
     tasks = edit_tasks.edit_tasks(args.batch, max_lines=args.max_lines)
     calls = [edit_tasks.request(model, tokenizer, task) for task in tasks]
     prompts, predictions = [call.prompt_ids for call in calls], [call.prediction_ids for call in calls]
-    longest = max(len(ids) for ids in predictions) + 32
-    close = tokenizer("```", add_special_tokens=False).input_ids[0]
-    eos = [*torch.atleast_1d(torch.tensor(model.generation_config.eos_token_id)).tolist(), close]
-    options: dict[str, Any] = {
-        "max_new_tokens": longest, "do_sample": False, "repetition_penalty": 1.0, "eos_token_id": eos,
-        "pad_token_id": tokenizer.pad_token_id, "temperature": None, "top_p": None, "top_k": None,
-    }  # fmt: skip
+    options = edit_tasks.greedy_options(model, tokenizer, max(len(ids) for ids in predictions) + 32)
     ids, mask = pad_left(prompts, tokenizer.pad_token_id)
     outputs: dict[str, torch.Tensor] = {}
     stats: dict[str, Any] = {}

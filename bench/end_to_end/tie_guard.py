@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 import edit_tasks
 import measure
@@ -30,8 +29,6 @@ def main() -> None:
     args = parser.parse_args()
     loaded = measure.load(args.model, args.dtype)
     model, tokenizer = loaded.model, loaded.tokenizer
-    close = tokenizer("```", add_special_tokens=False).input_ids[0]
-    eos = [*torch.atleast_1d(torch.tensor(model.generation_config.eos_token_id)).tolist(), close]
     total = {"different": 0, "not_a_tie": 0, "seconds": 0.0, "forwards": 0, "near_ties": 0}
     tokens, plain_seconds, widest = 0, 0.0, 0.0
     zerodraft.attach(model, tie_guard="report")
@@ -39,10 +36,7 @@ def main() -> None:
     for number, task in enumerate(tasks):
         call = edit_tasks.request(model, tokenizer, task)
         prompt, prediction = call.prompt_ids, call.prediction_ids or []
-        options: dict[str, Any] = {
-            "max_new_tokens": len(prediction) + 32, "do_sample": False, "repetition_penalty": 1.0, "eos_token_id": eos,
-            "pad_token_id": tokenizer.pad_token_id, "temperature": None, "top_p": None, "top_k": None,
-        }  # fmt: skip
+        options = edit_tasks.greedy_options(model, tokenizer, len(prediction) + 32)
         ids = torch.tensor([prompt])
         started = time.perf_counter()
         plain = type(model).generate(model, ids, return_dict_in_generate=True, output_logits=True, **options)

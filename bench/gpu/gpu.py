@@ -239,14 +239,9 @@ def lookup_seconds(rows: Sequence[dict[str, Any]]) -> str:
 
 def plots(bench: Bench, curves: Sequence[dict[str, Any]], replays: Sequence[dict[str, Any]]) -> None:
     """Cost curves and replay speeds as PNG, where matplotlib is installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        bench.say("no matplotlib: no plots")
+    pyplot = measure.pyplot()
+    if pyplot is None:
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     for name in dict.fromkeys(row["model"] for row in curves):
         figure, axes = pyplot.subplots(figsize=(6, 4))
         for batch in dict.fromkeys(row["batch"] for row in curves):

@@ -123,7 +123,6 @@ def replay(
 ) -> dict[str, Any]:
     """Write the first ``limit`` tokens of every trace side by side; prefill not timed. Seconds by phase, and counts."""
     from zerodraft.integrations.hf.target import Target
-    from zerodraft.kernels.verify import walk
     from zerodraft.lookup.draft import Draft, Outcome
 
     target = Target(model, len(traces))
@@ -146,16 +145,7 @@ def replay(
         sync()
         marks.append(time.perf_counter())
         verify_as_the_loop_does(logits, drafts)
-        outcomes = []
-        for row, draft in zip(running, drafts):
-            text = iter(traces[row].output[written[row] :])
-            done = walk(
-                draft.token_ids.tolist(),
-                draft.parents.tolist(),
-                draft.verify.tolist(),
-                lambda node, text=text: (next(text), None),
-            )
-            outcomes.append(Outcome(path=done.path, new_ids=done.new_ids, stop=done.stop))
+        outcomes = [forced(draft, traces[row].output[written[row] :]) for row, draft in zip(running, drafts)]
         marks.append(time.perf_counter())
         target.cache.keep_all([[0, *(node + 1 for node in done.path)] for done in outcomes])
         sync()
@@ -187,6 +177,17 @@ def replay(
         "accepted": accepted,
         **spent,
     }
+
+
+def forced(draft: Any, text: Sequence[int]) -> Any:
+    """The outcome of a draft where the target says ``text``, whatever its logits."""
+    from zerodraft.kernels.verify import walk
+    from zerodraft.lookup.draft import Outcome
+
+    said = iter(text)
+    tree = (draft.token_ids.tolist(), draft.parents.tolist(), draft.verify.tolist())
+    done = walk(*tree, lambda node: (next(said), None))
+    return Outcome(path=done.path, new_ids=done.new_ids, stop=done.stop)
 
 
 def verify_as_the_loop_does(logits: Sequence[torch.Tensor], drafts: list[Any]) -> list[Any]:

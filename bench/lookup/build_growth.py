@@ -78,11 +78,9 @@ def grown(
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """ns per token against the length, one panel per structure, one line per stream."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = measure.pyplot()
+    if plt is None:
+        return
     figure, panels = plt.subplots(1, len(STRUCTURES), figsize=(5 * len(STRUCTURES), 4), squeeze=False)
     for panel, name in zip(panels[0], STRUCTURES):
         for stream in dict.fromkeys(row["stream"] for row in rows):

@@ -88,12 +88,6 @@ class _Session:
         return self.session.index.nbytes
 
 
-class SessionFixed(_Session):
-    """DraftSession that always drafts 16 tokens if there is a match."""
-
-    policy = DraftPolicy(length_factor=NUM_DRAFTED, max_draft_tokens=NUM_DRAFTED)
-
-
 class SessionAdaptive(_Session):
     """DraftSession with the default policy, at most 16 nodes."""
 
@@ -212,7 +206,6 @@ OURS: dict[str, Callable[[Tokens], Contender]] = {
     "SuffixTree chain": TreeChain,
     "SuffixTree tree": TreeBestFirst,
     "NgramIndex": Ngram,
-    "DraftSession fixed 16": SessionFixed,
     "DraftSession adaptive": SessionAdaptive,
 }
 

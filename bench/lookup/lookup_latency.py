@@ -103,11 +103,9 @@ def _summary(what: str, unit: str, values: list[float]) -> dict[str, Any]:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """One log-log panel per stream: p50 of a step (append one token, propose) against the context length."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = measure.pyplot()
+    if plt is None:
+        return
     streams = list(dict.fromkeys(row["stream"] for row in rows))
     contenders = list(dict.fromkeys(row["contender"] for row in rows))
     figure, panels = plt.subplots(1, len(streams), figsize=(4 * len(streams), 4.2), sharey=True, squeeze=False)

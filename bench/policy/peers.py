@@ -178,3 +178,4 @@ class FixedLength:
 
     def commit(self, draft: Draft, outcome: Outcome) -> None:
         self.session.commit(draft, outcome)
+        replacements(self.session)  # which this rule does not know

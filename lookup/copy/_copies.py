@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -10,70 +10,42 @@ from zerodraft.lookup._block import CONTEXT, MATCH, ORIGIN, PARENT, PREDICTION, 
 from zerodraft.lookup._prices import WORTH_FACTOR, Tables
 from zerodraft.lookup.copy import _replaced as replacing
 from zerodraft.lookup.copy._belief import BREAK_FACTOR, believed, doubt, right_at_first, settle
-from zerodraft.lookup.copy._search import CONTESTED, Found, find_copies
+from zerodraft.lookup.copy._search import CONTESTED, find_copies
 from zerodraft.lookup.copy._text import Text
-from zerodraft.lookup.runtime._jit import Floats, Floats2D, Ints2D, Longs, ReadInts, dtype_of, kernel, record
+from zerodraft.lookup.copy._work import BY_KIND, CHANCE, MAX_COPIES, WORTH, Branch, Work
+from zerodraft.lookup.runtime._jit import Floats, Ints2D, ReadInts, kernel
 from zerodraft.lookup.session._state import State
 
-MAX_COPIES: Final = 16  # most branches of a draft
 RANK_PENALTY: Final = 0.5  # after j better candidates failed, one holds 1 / (1 + j / 2) of its usual chance
 MIN_PROB: Final = 0.01  # a node less likely than this is never drafted: no curve is measured that finely
-CHANCE, WORTH, BY_KIND = range(3)  # columns of stakes
-
-
-@record
-class Branch:
-    """A copy that is drafted side by side with others."""
-
-    at: int  # where the copy starts
-    cursor: int  # where it stands in the source
-    left: int  # tokens of a replacement that it is still to draft
-    back: int  # where in the source it goes on after those
-    seen: int  # where a replacement was considered last
-    tip: int  # its last node
-    depth: int
-    match: int
-
-
-BRANCH: Final = dtype_of(Branch)
-
-
-class Side(NamedTuple):
-    """Copies that are drafted side by side.
-
-    Attributes:
-        branches: (MAX_COPIES,).
-        stakes: float64 (MAX_COPIES, BY_KIND + kinds): probability and worth of a branch's next node, then its
-            probability in text of each of the kinds.
-        kinds: (kinds,), those that are believed in.
-    """
-
-    branches: list[Branch]
-    stakes: Floats2D
-    kinds: Longs
 
 
 @kernel
-def open_branches(state: State, found: Found, count: int, tables: Tables, shares: Floats, side: Side) -> None:
-    """Make a branch of every copy that was found, best first; ``shares``, the belief in each kind, is used up."""
-    at, lens, evidence = found
-    branches, stakes, kinds = side
-    last = tables.breaks.shape[1] - 1
+def open_branches(state: State, count: int, num_likely: int, tables: Tables, work: Work) -> None:
+    """Make a branch of every copy that was found, best first. The shares of the kinds are used up."""
+    branches, stakes, shares, kinds, last = (
+        work.branches,
+        work.stakes,
+        work.shares,
+        work.kinds,
+        tables.breaks.shape[1] - 1,
+    )
     for j in range(count):
-        branch = branches[j]
-        branch.at = branch.cursor = at[j]
+        branch, matched = branches[j], min(work.lens[j], last)
+        branch.at = branch.cursor = work.at[j]
         branch.seen = branch.tip = -1
-        branch.match = lens[j]
-        if state.going.length == state.text.length and state.going.at == at[j]:
+        branch.match, branch.left, branch.back, branch.depth = work.lens[j], 0, 0, 0
+        if state.going.length == state.text.length and state.going.at == work.at[j]:
             branch.left, branch.back = state.going.left, state.going.back
-        matched = min(lens[j], last)
-        for k in range(len(shares)):
-            right = right_at_first(tables.breaks[kinds[k], matched], evidence[j]) / (1.0 + RANK_PENALTY * j)
+        chance, worth = 0.0, 0.0
+        for k in range(num_likely):
+            right = right_at_first(tables.breaks[kinds[k], matched], work.evidence[j]) / (1.0 + RANK_PENALTY * j)
             stake = shares[k] * right
             shares[k] -= stake
             stakes[j, BY_KIND + k] = stake
-            stakes[j, CHANCE] += stake
-            stakes[j, WORTH] += stake * tables.prices[kinds[k], min(matched + 1, last)]
+            chance += stake
+            worth += stake * tables.prices[kinds[k], min(matched + 1, last)]
+        stakes[j, CHANCE], stakes[j, WORTH] = chance, worth
 
 
 @kernel
@@ -102,13 +74,13 @@ def add_node(token: int, num_predicted: int, branch: Branch, stakes: Floats, blo
 
 @kernel
 def fork(
-    tokens: ReadInts, state: State, number: int, block: Ints2D, first: int, n: int, j: int, count: int, side: Side
+    tokens: ReadInts, state: State, number: int, block: Ints2D, first: int, n: int, j: int, count: int, work: Work
 ) -> int:
     """Draft both where branch ``j`` stands before tokens that were replaced before; return how many branches there are.
 
     Where there is no room for another branch only the likelier of the two is drafted.
     """
-    branches, stakes, _ = side
+    branches, stakes = work.branches, work.stakes
     one, branch, length = state.replaced.kept[number], branches[j], state.text.length
     share = replacing.chance(tokens, state.replaced, number, branch.cursor)
     for node in range(first, n):
@@ -135,28 +107,26 @@ def fork(
 
 
 @kernel
-def write(text: Text, state: State, tables: Tables, max_nodes: int, max_depth: int, block: Ints2D, first: int) -> int:
+def write(
+    text: Text, state: State, tables: Tables, work: Work, max_nodes: int, max_depth: int, block: Ints2D, first: int
+) -> int:
     """Write the nodes that copies of the text propose into the block from column ``first`` on; return where they end.
 
     They come by worth, parents first: that is, the probability that a node is reached and right times the price of its
     token. What cannot pay for its position is left out. The state gets the best candidate.
     """
-    most, tokens, length = min(state.max_copies, MAX_COPIES), text.tokens, state.text.length
-    found = Found(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
-    count = find_copies(text, state, found)
+    tokens, length, count = text.tokens, state.text.length, find_copies(text, state, work)
     state.best.length, state.best.position = length, -1
     state.expected_tokens = state.expected_cost = 1.0
     if not count:
         return first
-    state.best.position, state.best.match, state.best.evidence = found.at[0], found.lens[0], found.evidence[0]
-    state.best.source = PREDICTION if found.at[0] < state.num_predicted else CONTEXT
+    state.best.position, state.best.match, state.best.evidence = work.at[0], work.lens[0], work.evidence[0]
+    state.best.source = PREDICTION if work.at[0] < state.num_predicted else CONTEXT
 
-    breaks, prices, last = tables.breaks, tables.prices, tables.breaks.shape[1] - 1
-    kinds, shares = np.empty(breaks.shape[0], np.int64), np.empty(breaks.shape[0])
-    num_likely = believed(state.beliefs[state.best.source], kinds, shares)
-    branches, stakes = np.zeros(MAX_COPIES, BRANCH), np.zeros((MAX_COPIES, BY_KIND + num_likely))
-    side = Side(branches, stakes, kinds)  # type: ignore[arg-type]  # an array of records
-    open_branches(state, found, count, tables, shares[:num_likely], side)
+    breaks, prices, kinds, last = tables.breaks, tables.prices, work.kinds, tables.breaks.shape[1] - 1
+    branches, stakes = work.branches, work.stakes
+    num_likely = believed(state.beliefs[state.best.source], kinds[:], work.shares[:])  # as arrays of their own
+    open_branches(state, count, num_likely, tables, work)
     state.expected_tokens, state.expected_cost = 1.0 + stakes[0, CHANCE], tables.costs[2]
     n = first
     while n - first < max_nodes:
@@ -172,7 +142,7 @@ def write(text: Text, state: State, tables: Tables, max_nodes: int, max_depth: i
             branch.seen = branch.cursor
             number = replacing.find(tokens, length, state.replaced, branch.cursor)
             if number >= 0:
-                count = fork(tokens, state, number, block, first, n, best, count, side)
+                count = fork(tokens, state, number, block, first, n, best, count, work)
                 continue
         token = np.int64(tokens[branch.cursor]) if branch.cursor < length else next_token(tokens, length, branch)
         if token < 0:

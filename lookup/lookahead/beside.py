@@ -31,8 +31,8 @@ class Beside:
     """A drafter and a Lookahead in one: ``begin`` as every drafter.
 
     The pool's guesses are one more source of the drafter's sessions, and its window rides along where the first token
-    of the draft is not nearly sure. A window is judged after a trial by what guesses won against what it cost, and pauses
-    where it did not pay. Of a drafter that is no ``Drafter`` the session is one more source itself.
+    of the draft is not nearly sure. A window is judged after a trial by what guesses won against what it cost, and
+    pauses where it did not pay. Of a drafter that is no ``Drafter`` the session is one more source itself.
     """
 
     def __init__(self, drafter: Any, lookahead: Lookahead) -> None:

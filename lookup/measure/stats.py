@@ -37,9 +37,8 @@ class GenerationStats:
     num_empty_drafts: int = 0  # row steps without
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    num_stopped_on_accepted: int = 0  # walks that ended on a drafted token: no bonus (a guard stop is one, too)
+    num_stopped_on_accepted: int = 0  # walks that ended on a drafted token: no bonus
     num_cuts: int = 0  # walks cut by EOS, a stopping criterion or the length limit
-    num_guard_stops: int = 0  # walks cut by the tie guard
     num_near_ties: int = 0  # places the tie guard saw where a forward's width could turn the choice
     num_window_nodes: int = 0  # drafted nodes that are computed, never walked (Lookahead)
     num_foreign_tokens: int = 0  # ids in prompts and predictions that the target does not have: left out there
@@ -78,7 +77,6 @@ class GenerationStats:
             self.trace.record(draft, outcome, row=row, seconds=seconds, is_prefill=is_prefill)
         self.num_emitted_tokens += len(outcome.new_ids)
         self.num_cuts += outcome.stop in ("eos", "stop", "length")
-        self.num_guard_stops += outcome.stop == "guard"
         if is_prefill:
             self.num_rows += 1
             return

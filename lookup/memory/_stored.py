@@ -1,7 +1,7 @@
 """Kernels that draft from texts of earlier requests, which lie in segments of their own, some of them in files.
 
 A ``Segment`` says where the arrays of one segment lie: those of a ``Text``, and which blocks of its file have
-been checked. list[Segment] are handed over by address, since their number changes; whoever makes the records keeps the
+been checked. They are handed over by address, since their number changes; whoever makes the records keeps the
 arrays (``view.py``). Files are not trusted: every number that is read from an arena is checked before it is used as an
 index, and where a block was not checked yet the kernel stops and names it.
 """
@@ -18,7 +18,7 @@ from zerodraft.lookup._prices import Tables
 from zerodraft.lookup.copy._belief import doubt, expect, settle
 from zerodraft.lookup.copy._text import MAX_MATCH, ORDER, SCORE_CAP, WINDOW, beats, hash_1, hash_n, match_length
 from zerodraft.lookup.runtime._address import at
-from zerodraft.lookup.runtime._jit import Floats, Ints2D, Longs, ReadInts, kernel, record
+from zerodraft.lookup.runtime._jit import Floats, Ints2D, Longs, ReadInts, Word, Words, kernel, record
 from zerodraft.lookup.session._state import State
 
 LIMIT: Final = 8  # newest occurrences considered in each hash chain; 32 found no better ones in replays
@@ -47,6 +47,7 @@ class Segment:
     shift: int  # log2 of the block size in bytes
 
 
+TRUSTED: Final = 62  # the shift of segments that this process wrote itself
 TOKENS, LINKS_1, LINKS_N, HEADS_1, HEADS_N = range(5)  # of ``bases``
 
 
@@ -56,6 +57,8 @@ def unchecked(segment: Segment, array: int, first: int, last: int) -> int:
 
     The range is shorter than a block, so that looking at both of its ends is enough.
     """
+    if segment.shift == TRUSTED:
+        return -1
     checked = carray(at(segment.checked), (segment.num_blocks,), np.uint8)
     for element in (first, last):
         block = np.int64((segment.bases[array] + 4 * element) >> segment.shift)
@@ -65,13 +68,13 @@ def unchecked(segment: Segment, array: int, first: int, last: int) -> int:
 
 
 @kernel
-def newest(context: ReadInts, segment: Segment, order: int) -> int:
+def newest(context: ReadInts, segment: Segment, order: int, key: Word) -> int:
     """Newest position where the last ``order`` tokens of a context end, -1: none, -2 - b: check block b first."""
     array, slots = (HEADS_N, segment.slots_n) if order == ORDER else (HEADS_1, segment.slots_1)
     heads = carray(at(segment.heads_n if order == ORDER else segment.heads_1), (slots,), np.int32)
     tokens = carray(at(segment.tokens), (segment.length,), np.int32)
-    mask, end = np.uint64(slots - 1), np.uint64(len(context) - 1)
-    slot = (hash_n(context, end) if order == ORDER else hash_1(context, end)) & mask
+    mask = np.uint64(slots - 1)
+    slot = key & mask
     for _ in range(min(slots, MAX_PROBES)):
         block = unchecked(segment, array, np.int64(slot), np.int64(slot))
         if block >= 0:
@@ -111,13 +114,13 @@ def near_pointer(context: ReadInts, segment: Segment, pointer: int, min_len: int
 
 
 @kernel
-def find(context: ReadInts, segment: Segment, pointer: int, min_len: int, best: Longs) -> int:
+def find(context: ReadInts, keys: Words, segment: Segment, pointer: int, min_len: int, best: Longs) -> int:
     """Find the end of a context in a segment: ``best`` (3,) gets position, match length and distance, or -1, 0, 0.
 
     The best by ``beats`` with matches capped at SCORE_CAP: among all positions within WINDOW of the pointer and the
     LIMIT newest occurrences of the last ORDER tokens and of the last one, from the floor on. Without a pointer (-1)
-    everything is equally FAR: the longest match wins, among equals the newest. Returns -1, or a block to be checked
-    before this is called again.
+    everything is equally FAR: the longest match wins, among equals the newest. ``keys``: the hashes of the context's
+    last token and of its last ORDER. Returns -1, or a block to be checked before this is called again.
     """
     best[0], best[1], best[2] = -1, 0, 0
     num_context, length = len(context), segment.length
@@ -131,10 +134,10 @@ def find(context: ReadInts, segment: Segment, pointer: int, min_len: int, best: 
     tokens = carray(at(segment.tokens), (length,), np.int32)
     for family in range(1, -1, -1):
         order = ORDER if family else 1
-        if best[1] == SCORE_CAP or num_context < order or (family == 0 and min_len >= ORDER):
-            continue
+        if best[1] == SCORE_CAP or num_context < order or (family == 0 and max(min_len, best[1]) >= ORDER):
+            continue  # a match of one chain cannot be better
         links = carray(at(segment.links_n if family else segment.links_1), (length,), np.int32)
-        last, seen = newest(context, segment, order), 0
+        last, seen = newest(context, segment, order, keys[family]), 0
         if last < -1:
             return -2 - last
         while last >= segment.floor and seen < LIMIT and last + 1 < length:
@@ -173,7 +176,11 @@ def find_in_all(
     ``best`` int64 (5,) gets position, match length, distance and the number of the segment, -1 if there is none, and a
     block of that segment that is to be checked before this is called again, else -1. Returns ``best[3]``.
     """
-    one = np.empty(3, np.int64)
+    one, keys, end = np.empty(3, np.int64), np.zeros(2, np.uint64), np.uint64(len(context) - 1)
+    if len(context):
+        keys[0] = hash_1(context, end)
+    if len(context) >= ORDER:
+        keys[1] = hash_n(context, end)
     best[0], best[1], best[2], best[3], best[4] = -1, 0, 0, -1, -1
     own = -1
     for number in range(len(segments)):
@@ -183,7 +190,8 @@ def find_in_all(
         number = own if turn < 0 else len(segments) - 1 - turn
         if number < 0 or (turn >= 0 and number == own):
             continue
-        block = find(context, segments[number], pointer if turn < 0 else -1, min_len, one)
+        longer = max(min_len, min(best[1], SCORE_CAP - 1) + 1)  # what is no longer than the best so far is no better
+        block = find(context, keys, segments[number], pointer if turn < 0 else -1, longer, one)
         if block >= 0:
             best[3], best[4] = number, block
             return number

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from zerodraft.lookup.copy._text import BARRIER
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.draft import IntArray
+from zerodraft.lookup.memory._stored import TRUSTED
 
 _serials: Final = itertools.count(1)
 
@@ -42,7 +43,7 @@ class _Trusted:
 
     checked = np.ones(1, np.uint8)
     bases = np.zeros(5, np.int64)
-    shift = 62
+    shift = TRUSTED
 
     def check(self, block: int) -> None:
         raise AssertionError(f"block {block} of an arena in memory needs no check")

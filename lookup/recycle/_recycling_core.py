@@ -59,7 +59,7 @@ class Table(NamedTuple):
 @kernel
 def home(keys: ReadLongs, key: int) -> int:
     """First place of the key's set; the number of sets is a power of two."""
-    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(np.int64(key)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     mixed ^= mixed >> np.uint64(32)
     place: int = np.int64(mixed & np.uint64(len(keys) // WAYS - 1)) * WAYS
@@ -79,7 +79,7 @@ def find(keys: ReadLongs, key: int) -> int:
 @kernel
 def pair_key(first: int, second: int) -> int:
     """Key of two tokens in a row; first -1 (no token before): -2, which no place holds."""
-    return ((first + 1) << 31) | second if first >= 0 else -2
+    return ((np.int64(first) + 1) << 31) | second if first >= 0 else -2
 
 
 @kernel
@@ -222,7 +222,7 @@ def write(
 @kernel
 def has_child(tree: ReadInts2D, n: int, node: int, token: int) -> bool:
     """True if a node of the tree, -1 the root, has a child with that token."""
-    for other in range(node + 1, n):
+    for other in range(node + 1, n):  # noqa: SIM110  (numba has no any())
         if tree[PARENT, other] == node and tree[TOKEN, other] == token:
             return True
     return False

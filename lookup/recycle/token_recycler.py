@@ -94,7 +94,7 @@ class TokenRecycler:
     @property
     def nbytes(self) -> int:
         """Bytes of the table."""
-        return sum(array.nbytes for array in self._lists)
+        return sum(array.nbytes for array in self._lists[:-1])
 
     def successors(self, before: int, last: int) -> list[int]:
         """The list of two tokens, else of the second alone, likeliest first; [] where neither is known.

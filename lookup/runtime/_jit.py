@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import logging
 import os
 import pickle
@@ -47,6 +48,7 @@ ReadLongs = Annotated[npt.NDArray[np.int64], types.Array(types.int64, 1, "C", re
 ReadFloats = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 1, "C", readonly=True)]
 ReadFloats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C", readonly=True)]
 Word = Annotated[Any, types.uint64]
+Words = Annotated[npt.NDArray[np.uint64], types.Array(types.uint64, 1, "C")]
 Record = TypeVar("Record", bound=type)
 
 _log = logging.getLogger(__name__)
@@ -76,8 +78,10 @@ def record(cls: Record) -> Record:
 
 
 def dtype_of(cls: type) -> np.dtype[Any]:
-    """The dtype of a ``record``."""
-    dtype: np.dtype[Any] = cls._dtype  # type: ignore[attr-defined]
+    """The dtype of a ``record``; a TypeError for anything else."""
+    dtype: np.dtype[Any] | None = getattr(cls, "_dtype", None)
+    if dtype is None:
+        raise TypeError(f"expected int, float or a record, got {cls}")
     return dtype
 
 
@@ -124,8 +128,14 @@ def _compiled(function: Kernel, nogil: bool) -> Kernel:
 
 def _signature(function: Callable[..., Any]) -> Any:
     hints = get_type_hints(function, include_extras=True)
-    returned = _type_of(hints.pop("return"))
-    return returned(*map(_type_of, hints.values()))
+    found: list[Any] = []
+    for name in (*inspect.signature(function).parameters, "return"):
+        try:
+            found.append(_type_of(hints[name]))
+        except (KeyError, TypeError):
+            got = hints.get(name, "none")
+            raise TypeError(f"{function.__qualname__}: {name} needs a type that kernels know, got {got}") from None
+    return found.pop()(*found)
 
 
 def _type_of(hint: Any) -> Any:

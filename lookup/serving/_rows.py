@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+from numba import carray
 
 from zerodraft.lookup import _merge as merging
 from zerodraft.lookup._block import NUM_ROWS, ORIGIN, TOKEN
 from zerodraft.lookup._merge import Parts
 from zerodraft.lookup.copy import _text as texts
 from zerodraft.lookup.copy._text import Text
+from zerodraft.lookup.runtime._address import at
 from zerodraft.lookup.runtime._jit import Ints2D, Ints3D, Longs, ReadInts, ReadInts2D, kernel, record
 from zerodraft.lookup.session import _step as stepping
 from zerodraft.lookup.session._state import State
@@ -71,25 +73,27 @@ class Sessions(NamedTuple):
     Attributes:
         texts: where the texts of all lines lie.
         blocks: int32 (lines, NUM_ROWS, width), the last draft of each line; always a chain.
+        block: int32 (NUM_ROWS, 2 * width), to draft in.
     """
 
     texts: Text
     lines: list[Line]
     states: list[State]
     blocks: Ints3D
+    block: Ints2D
     known: Known
 
 
 @kernel
 def text_of(pool: Text, line: Line) -> Text:
-    """A line's own text."""
-    at, end = line.at, line.at + line.capacity
+    """A line's own text. As arrays at addresses, taken now, rather than slices, since these would be counted."""
+    at_1, at_n, size = 4 * line.at_1, 4 * line.at_n, (line.capacity,)
     return Text(
-        pool.tokens[at:end],
-        pool.links_1[at:end],
-        pool.links_n[at:end],
-        pool.heads_1[line.at_1 : line.at_1 + line.slots_1],
-        pool.heads_n[line.at_n : line.at_n + line.slots_n],
+        carray(at(pool.tokens.ctypes.data + 4 * line.at), size, np.int32),
+        carray(at(pool.links_1.ctypes.data + 4 * line.at), size, np.int32),
+        carray(at(pool.links_n.ctypes.data + 4 * line.at), size, np.int32),
+        carray(at(pool.heads_1.ctypes.data + at_1), (line.slots_1,), np.int32),
+        carray(at(pool.heads_n.ctypes.data + at_n), (line.slots_n,), np.int32),
     )
 
 
@@ -97,9 +101,8 @@ def text_of(pool: Text, line: Line) -> Text:
 def same_tokens(rows: ReadInts2D, row: int, tokens: ReadInts, start: int, end: int) -> bool:
     """True if the row holds ``tokens[start:end]`` at the same places."""
     differ = np.int32(0)
-    ours, theirs = rows[row, start:end], tokens[start:end]
-    for i in range(np.uint64(len(theirs))):
-        differ |= ours[i] ^ theirs[i]
+    for i in range(np.uint64(start), np.uint64(end)):
+        differ |= rows[row, i] ^ tokens[i]
     return bool(differ == 0)
 
 
@@ -120,48 +123,44 @@ def copied_here(rows: ReadInts2D, row: int, length: int, tokens: ReadInts, block
 
 
 @kernel
-def append(batch: Batch, row: int, text: Text, state: State) -> int:
+def append(rows: ReadInts2D, row: int, length: int, text: Text, state: State) -> int:
     """Bring a session's text to the row's length: DONE, GROW or ODD."""
-    num_known, length = state.text.length, batch.lengths[row]
+    num_known = state.text.length
     for i in range(num_known, length):
-        if batch.rows[row, i] < 0:
+        if rows[row, i] < 0:
             return ODD
-    new = batch.rows[row, num_known:length]
+    new = rows[row, num_known:length]
     return DONE if texts.extend(new, 0, text, state.text) == len(new) else GROW
 
 
 @kernel
-def learn_row(batch: Batch, row: int, sessions: Sessions, text: Text) -> None:
-    """Tell a session what became of its last draft, which the text itself says."""
-    number, length = batch.numbers[row], batch.lengths[row]
-    line, block, origin, agreed = sessions.lines[number], sessions.blocks[number], np.int64(-1), 0
-    while (
-        agreed < min(line.num_drafted, length - line.held) and block[TOKEN, agreed] == text.tokens[line.held + agreed]
-    ):
-        origin = np.int64(block[ORIGIN, agreed])
+def last_origin(block: ReadInts2D, num_drafted: int, tokens: ReadInts, start: int, length: int) -> int:
+    """Where the last accepted node of a chain was copied from, -1 if none was: ``tokens[start:length]`` came."""
+    agreed = 0
+    while agreed < num_drafted and start + agreed < length and block[TOKEN, agreed] == tokens[start + agreed]:
         agreed += 1
-    stepping.learn(text, sessions.states, number, line.held, origin, line.num_drafted, True, sessions.known)
+    return int(block[ORIGIN, agreed - 1]) if agreed else -1
 
 
 @kernel
-def step_row(batch: Batch, row: int, room: int, sessions: Sessions) -> int:
+def step_row(batch: Batch, row: int, room: int, sessions: Sessions, text: Text) -> int:
     """Append what is new in a row to its session, learn from it, and draft up to ``room`` tokens.
 
     As ``DraftSession.commit`` and ``propose``. Every token drafted from the text is read again in the row itself, at
     the place it is said to be copied from: LOST if it is not there, so nothing of another row's text is ever drafted.
     """
     number, length = batch.numbers[row], batch.lengths[row]
-    line, text = sessions.lines[number], text_of(sessions.texts, sessions.lines[number])
-    status = append(batch, row, text, sessions.states[number])
+    line = sessions.lines[number]
+    status = append(batch.rows, row, length, text, sessions.states[number])
     if status != DONE:
         return status
     if line.num_drafted >= 0:  # else the session has learned from these tokens already
-        learn_row(batch, row, sessions, text)
+        origin = last_origin(sessions.blocks[number], line.num_drafted, text.tokens, line.held, length)
+        stepping.learn(text, sessions.states, number, line.held, origin, line.num_drafted, True, sessions.known)
     line.num_drafted, n = 0, 0
     if room > 0:
-        width = 2 * room if len(sessions.known.segments) else room
-        block = np.empty((NUM_ROWS, width), np.int32)
-        parts = Parts(block, np.empty(2, np.int64))
+        block = sessions.block
+        parts = Parts(block, sessions.known.work[0].ends[:])
         n = stepping.propose(text, sessions.states, number, sessions.known, room, room, parts)
         if n < 0:
             line.num_drafted = -1
@@ -170,22 +169,21 @@ def step_row(batch: Batch, row: int, room: int, sessions: Sessions) -> int:
         if not copied_here(batch.rows, row, length, text.tokens, block, n):
             return LOST  # and what is held stays: what came then belongs to another text
         for field in range(NUM_ROWS):
-            sessions.blocks[number, field, :n] = block[field, :n]
+            for i in range(n):
+                sessions.blocks[number, field, i] = block[field, i]
     line.held, line.num_drafted = length, n
     return DONE
 
 
 @kernel
-def goes_on(batch: Batch, row: int, is_first: bool, tokens: ReadInts, line: Line) -> bool:
+def goes_on(rows: ReadInts2D, row: int, tokens: ReadInts, line: Line) -> bool:
     """True if the row is the line's text, so far as is looked: the last TAIL tokens and SCRUB others in turn."""
-    held, length = line.held, batch.lengths[row]
-    if held + batch.num_new[row] != length and (is_first or held > length):
-        return False
+    held = line.held
     scrubbed = line.scrubbed if line.scrubbed < held else 0
     end = min(scrubbed + SCRUB, held)
-    if not same_tokens(batch.rows, row, tokens, max(0, held - TAIL), held):
+    if not same_tokens(rows, row, tokens, max(0, held - TAIL), held):
         return False
-    if not same_tokens(batch.rows, row, tokens, scrubbed, end):
+    if not same_tokens(rows, row, tokens, scrubbed, end):
         return False
     line.scrubbed = end
     return True
@@ -214,9 +212,11 @@ def step_rows(batch: Batch, sessions: Sessions, max_length: int, is_first: bool)
             status[row] = NEW
         else:
             line, status[row] = sessions.lines[number], LOST
-            if goes_on(batch, row, is_first, text_of(sessions.texts, line).tokens, line):
+            text = text_of(sessions.texts, line)
+            has_grown = line.held + new == length or (not is_first and line.held <= length)
+            if has_grown and goes_on(batch.rows, row, text.tokens, line):
                 room = min(sessions.blocks.shape[2], max_length - length - 1)
-                status[row] = step_row(batch, row, room, sessions)
+                status[row] = step_row(batch, row, room, sessions, text)
             if status[row] == DONE:
                 line.before, batch.num_drafted[row] = length - new, line.num_drafted
         num_open += status[row] != DONE

@@ -19,8 +19,7 @@ from zerodraft.lookup.policy import MAX_DRAFT_TOKENS
 from zerodraft.lookup.runtime._jit import direct, dtype_of
 from zerodraft.lookup.serving import _rows as core
 from zerodraft.lookup.serving.text_pool import TextPool
-from zerodraft.lookup.session._step import Known
-from zerodraft.lookup.session.states import new_states
+from zerodraft.lookup.session.states import known_by, new_states
 from zerodraft.lookup.sources.candidates import Candidates
 from zerodraft.lookup.sources.phrase_source import PhraseSource
 from zerodraft.lookup.sources.source import Step
@@ -72,6 +71,8 @@ class SessionLines:
         self._lines: Any = np.zeros(0, dtype_of(core.Line))
         self._states = new_states(0, drafter)
         self._blocks = np.zeros((0, NUM_ROWS, max_draft_tokens), np.int32)
+        self._block = np.zeros((NUM_ROWS, 2 * max_draft_tokens), np.int32)
+        self._known = known_by(drafter)
         self._phrases: list[tuple[Any, int]] = []  # a line's source, and the length at which it was told what came
         self._free: list[int] = []
         self.drafts = np.zeros((8, max_draft_tokens), np.int32)
@@ -98,6 +99,7 @@ class SessionLines:
         number = self._free.pop()
         self._states[number] = new_states(1, self._drafter)[0]
         index = NgramIndex(self._states["text"][number : number + 1])
+        index.reserve(len(prompt) + ROOM, 1)
         index.extend(prompt)
         self._place(number, index)
         line = self._lines[number]
@@ -156,8 +158,8 @@ class SessionLines:
         if first:
             self._set_batch(lengths)
         batch = core.Batch(rows, lengths, num_new, numbers, status, self.drafts, self.num_drafted)
-        known = self._known
-        sessions = core.Sessions(self._pool.arrays, self._lines, self._states, self._blocks, known)
+        known = self._known = self._known._replace(tables=self._tables, segments=self._view.records)
+        sessions = core.Sessions(self._pool.arrays, self._lines, self._states, self._blocks, self._block, known)
         num_open: int = _step_rows(batch, sessions, max_length, first)
         while num_open and (asking := np.flatnonzero(status == core.CHECK)).size:
             for row in asking.tolist():
@@ -171,10 +173,6 @@ class SessionLines:
             status[asking] = again[asking]
             num_open = int((status != core.DONE).sum())
         return num_open
-
-    @property
-    def _known(self) -> Known:
-        return Known(self._tables, self._view.records)
 
     def append(self, number: int, rest: IntArray) -> None:
         """Bring a text to its new length where the kernel found no room: ``rest`` follows what ``num_indexed`` counts.

@@ -78,6 +78,7 @@ class State:
     expected_cost: float
     pace_tokens: float  # emitted of late, and the cost of their forwards
     pace_cost: float
+    own_cost: float  # that sources had of their own for the draft under way, in forwards
     num_steps: int
     num_unmatched: int  # steps where nothing matched
     num_stood_down: int  # steps where something matched and nothing paid

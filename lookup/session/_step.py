@@ -12,6 +12,7 @@ from zerodraft.lookup._merge import Parts
 from zerodraft.lookup._prices import Tables
 from zerodraft.lookup.copy import _copies as copies
 from zerodraft.lookup.copy._text import Text
+from zerodraft.lookup.copy._work import Work
 from zerodraft.lookup.memory import _stored as stored
 from zerodraft.lookup.memory._stored import Segment
 from zerodraft.lookup.runtime._jit import kernel
@@ -24,10 +25,12 @@ CHECK: Final = (
 
 
 class Known(NamedTuple):
-    """What drafting looks up beside the text: the policy's tables, and the memory's segments, none without a memory."""
+    """What drafting looks up beside the text: the policy's tables, the memory's segments (none without a memory); and
+    one ``Work`` to compute on, which no two threads may share."""
 
     tables: Tables
     segments: list[Segment]
+    work: list[Work]
 
 
 @kernel
@@ -41,7 +44,7 @@ def gather(
     """
     state, block = states[i], parts.block
     first = parts.ends[num_parts - 1] if num_parts else np.int64(0)
-    end = copies.write(text, state, known.tables, max_nodes, max_depth, block, first)
+    end = copies.write(text, state, known.tables, known.work[0], max_nodes, max_depth, block, first)
     if end > first:
         parts.ends[num_parts] = end
         num_parts += 1
@@ -90,7 +93,8 @@ def learn(
             state.tokens_stood_down += state.expected_tokens
             state.cost_stood_down += state.expected_cost
     state.pace_tokens = PACE_DECAY * state.pace_tokens + length - start
-    state.pace_cost = PACE_DECAY * state.pace_cost + costs[min(1 + num_drafted, len(costs) - 1)]
+    state.pace_cost = PACE_DECAY * state.pace_cost + costs[min(1 + num_drafted, len(costs) - 1)] + state.own_cost
+    state.own_cost = 0.0
     cursor = copies.learn(text, state, start, may_break, known.tables)
     if len(known.segments):
         stored.learn(text.tokens, known.segments, state, start, may_break, known.tables)

@@ -17,7 +17,7 @@ from zerodraft.lookup.measure.stats import has_paid
 from zerodraft.lookup.memory.view import NOTHING, MemoryView, checked
 from zerodraft.lookup.runtime._jit import direct
 from zerodraft.lookup.session import _step as core
-from zerodraft.lookup.session.states import new_states
+from zerodraft.lookup.session.states import known_by, new_states
 from zerodraft.lookup.sources.candidates import Candidates
 from zerodraft.lookup.sources.source import Source, Step
 
@@ -64,7 +64,7 @@ class DraftSession:
         self._ends = np.zeros(2, np.int64)
         self._last: Draft | None = None  # as it was proposed
         self._tables_for = (0, 0)
-        self._known = core.Known(drafter.policy.tables(), NOTHING.records)
+        self._known = known_by(drafter)
 
     @property
     def num_topk(self) -> int:
@@ -160,6 +160,7 @@ class DraftSession:
         candidates.join(parts, self._checked(_gather, room, depth, parts, candidates.num_parts))
         for source in self._sources:
             source.complete(candidates)
+        state.own_cost = candidates.cost
         return candidates.draft(self._states)
 
     def _checked(self, kernel: Any, *args: Any) -> int:

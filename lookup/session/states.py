@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zerodraft.lookup.copy._work import Work
+from zerodraft.lookup.memory.view import NOTHING
 from zerodraft.lookup.policy import priors
 from zerodraft.lookup.runtime._jit import dtype_of
 from zerodraft.lookup.session._state import NUM_KINDS, PACE_COST, PACE_TOKENS, State
+from zerodraft.lookup.session._step import Known
 
 if TYPE_CHECKING:
     from zerodraft.lookup.drafter import Drafter
+
+
+def known_by(drafter: Drafter) -> Known:
+    """What sessions of a drafter know before their first step."""
+    return Known(drafter.policy.tables(), NOTHING.records, np.zeros(1, dtype_of(Work)))  # type: ignore[arg-type]
 
 
 def new_states(count: int, drafter: Drafter) -> Any:

@@ -10,10 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from zerodraft.lookup import _merge as core
-from zerodraft.lookup._block import CUSTOM, MATCH, NUM_ROWS, ORIGIN, PARENT, PRICE, PROB, SOURCE, TOKEN, WINDOW
+from zerodraft.lookup._block import (
+    CUSTOM,
+    MATCH,
+    NUM_ROWS,
+    ORIGIN,
+    PARENT,
+    PRICE,
+    PROB,
+    SOURCE,
+    SOURCE_NAMES,
+    TOKEN,
+    WINDOW,
+)
 from zerodraft.lookup._merge import Parts
 from zerodraft.lookup._prices import Tables
-from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
+from zerodraft.lookup.checks import int_in, number_in, shown
+from zerodraft.lookup.draft import MAX_TOKEN_ID, Draft, IntArray, as_token_ids
 from zerodraft.lookup.runtime._jit import direct
 
 Numbers = Sequence[float] | npt.NDArray[np.floating]
@@ -41,6 +54,7 @@ class Candidates:
         self._proposed: list[IntArray] = []
         self._ends = np.zeros(MAX_PARTS + 1, np.int64)  # of the parts of the tree
         self._num_parts = 0
+        self.cost = 0.0  # of all sources
         self._riders: tuple[Sequence[int], Sequence[int], float] = (), (), 0.0
 
     @property
@@ -62,6 +76,7 @@ class Candidates:
         prices: Numbers | float | None = None,
         match_len: int = 0,
         source: int = CUSTOM,
+        cost: float = 0.0,
     ) -> None:
         """Propose nodes, in the order in which they are to be taken: parents first, worth falling.
 
@@ -72,19 +87,29 @@ class Candidates:
             prices: (n,) forwards that are saved by having a node's token, or one number for all; None: ``price``.
             match_len: length of the match that is continued, if there is one.
             source: one of ``draft.SOURCE_NAMES`` by number.
+            cost: what proposing them took, in forwards over one position, where that is worth saying: it counts as a
+                part of what the request's tokens cost.
+
+        Nodes deeper than ``max_depth`` are left out.
 
         Raises:
-            ValueError: ids that are none, arrays of other lengths than ``token_ids``, or what is no tree.
+            ValueError: ids that are none, arrays of other lengths than ``token_ids``, what is no tree, or numbers that
+                are no probabilities or prices.
         """
         ids = as_token_ids(token_ids, "token_ids")
+        self.cost += number_in("cost", cost, 0.0)
         part = np.empty((NUM_ROWS, len(ids)), np.int32)
-        part[TOKEN], part[MATCH], part[ORIGIN], part[SOURCE] = ids, match_len, -1, source
-        part[PARENT] = np.arange(-1, len(ids) - 1) if parents is None else parents
-        part[PROB].view(_FLOAT32)[:] = probs
-        part[PRICE].view(_FLOAT32)[:] = self.price if prices is None else prices
-        if parents is not None:
-            Draft.from_block(part).check()
-        self.add_part(part)
+        up = part[PARENT]
+        up[:] = np.arange(-1, len(ids) - 1) if parents is None else Draft.tree(ids, parents).parents
+        part[TOKEN], part[ORIGIN] = ids, -1
+        part[MATCH] = int_in("match_len", match_len, 0, MAX_TOKEN_ID)
+        part[SOURCE] = int_in("source", source, 0, len(SOURCE_NAMES) - 1)
+        chances = part[PROB].view(_FLOAT32)
+        chances[:] = _numbers("probs", probs, len(ids))
+        if (chances > np.where(up >= 0, chances[up], 1.0)).any():
+            raise ValueError(f"probs must be at most 1 and never above the parent's, got {shown(chances.tolist())}")
+        part[PRICE].view(_FLOAT32)[:] = self.price if prices is None else _numbers("prices", prices, len(ids))
+        self.add_part(_within(part, self.max_depth) if len(ids) > self.max_depth else part)
 
     def add_part(self, part: IntArray) -> None:
         """``add`` for a block, int32 (NUM_ROWS, n), that is made as it should be."""
@@ -142,6 +167,29 @@ class Candidates:
         if not ids or costs[1 + n + len(ids)] - costs[1 + n] > worth:
             return draft
         return _with_riders(draft, ids, [parent + n if parent >= 0 else -1 for parent in parents])
+
+
+def _numbers(name: str, given: Numbers | float, n: int) -> npt.NDArray[np.float32]:
+    """One number or n of them, none below 0, or a ValueError."""
+    try:
+        numbers = np.asarray(given, _FLOAT32)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers, got {shown(given)}") from None
+    if numbers.shape not in ((), (n,)) or not np.isfinite(numbers).all() or (numbers < 0).any():
+        raise ValueError(f"{name} must be one or {n} numbers, at least 0, got {shown(numbers.tolist())}")
+    return numbers
+
+
+def _within(part: IntArray, max_depth: int) -> IntArray:
+    """A part without its nodes deeper than ``max_depth``."""
+    depths: list[int] = []
+    for parent in part[PARENT].tolist():
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+    kept = np.array(depths) <= max_depth
+    place = np.cumsum(kept, dtype=np.int32) - 1
+    part = part[:, kept]
+    part[PARENT] = np.where(part[PARENT] >= 0, place[part[PARENT]], -1)
+    return part
 
 
 def _with_riders(draft: Draft, ids: Sequence[int], parents: Sequence[int]) -> Draft:

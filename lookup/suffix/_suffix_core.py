@@ -367,7 +367,7 @@ def propose(
                 number += 1
         else:
             for branch in counts[node, BRANCH : BRANCH + max_branches]:
-                share = prob * count_of(counts, branch) / counts[node, COUNT]
+                share = prob * (count_of(counts, branch) / counts[node, COUNT])  # equal shares stay equal
                 if branch == 0 or share < min_prob:
                     break
                 start = start_of(nodes, branch) + nodes[node, DEPTH]

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerodraft.integrations.serving.engine_rows import EngineRows
-from zerodraft.lookup.copy import _replacement_core as replacing
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.serving import _batch_kernel as core
+from zerodraft.lookup.serving import _rows as core
 
 MOST, WIDTH, MAX_ROWS = 8, 900, 6
 POLICY = DraftPolicy(cost=CostCurve([(1, 1.0), (201, 2.0)]), max_branches=1, max_draft_tokens=MOST)
@@ -53,7 +52,7 @@ class Engine:
     def has_replacements(self, number: int) -> bool:
         """Whether the request's session has seen one token replaced by another."""
         line = int(self.rows._row_lines[self.batch.order.index(number)])
-        return line >= 0 and bool(self.rows._lines._session(line)._replaced[0, replacing.COUNT])
+        return line >= 0 and bool(self.rows._lines._states[line].replaced.count)
 
     def follow(self, rng: random.Random, vocabulary: int) -> list[list[int]]:
         """New tokens for every row: as drafted for a while, then a token of its own."""

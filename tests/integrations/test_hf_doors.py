@@ -610,8 +610,8 @@ def test_predictions_in_every_form(one):
 
 
 def test_numpy_values_are_taken_where_python_ones_are():
-    policy = DraftPolicy(max_draft_tokens=np.int64(9), length_factor=np.float32(2.0), max_batch_tokens=np.int32(4))
-    assert (policy.max_draft_tokens, policy.length_factor, policy.max_row_tokens) == (9, 2.0, 4)
+    policy = DraftPolicy(max_draft_tokens=np.int64(9), max_branches=np.uint8(2), max_batch_tokens=np.int32(4))
+    assert (policy.max_draft_tokens, policy.max_branches, policy.max_row_tokens) == (9, 2, 4)
     model, ids = support.tiny("llama"), support.prompt(1, 30)
     options = {"max_draft_tokens": np.int64(3), "seeds": np.array([5]), "do_sample": True}
     _, stats = support.ours(model, ids, max_new_tokens=9, prediction_ids=np.array([5, 6, 7]), **options)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.tree import likeliest_chain
 
-from zerodraft.lookup.copy import _replacement_core as replacing
+from zerodraft.lookup import _block, _merge
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.measure.replay import walk_known
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
-from zerodraft.lookup.serving import _batch_kernel as core
+from zerodraft.lookup.serving import _rows as core
 from zerodraft.lookup.serving.lines import SessionLines
+from zerodraft.lookup.sources.phrases import PhraseBook
+from zerodraft.lookup.sources.source import Source
 
 CHEAP = CostCurve([(1, 1.0), (201, 2.0)])
 LONG = CostCurve([(1, 1.0), (33, 2.0)], [(1, 1.0), (33, 3.0)], contexts=(16, 64))
@@ -28,14 +35,17 @@ def policy_of(cost: CostCurve = CHEAP, **options) -> DraftPolicy:
 class Batch:
     """Lines and, beside them, sessions that are driven one by one."""
 
-    def __init__(self, drafter: Drafter, prompts: list[list[int]], width: int = 400) -> None:
-        self.lines, self.width = SessionLines(drafter, 12), width
+    def __init__(
+        self, drafter: Drafter, prompts: list[list[int]], width: int = 400, namespace: str | None = None
+    ) -> None:
+        self.lines, self.width = SessionLines(drafter, 12, namespace), width
+        self.memory, self.namespace = drafter.memory, namespace
         self.rows = np.zeros((len(prompts), width), np.int32)
         self.lengths = np.array([len(p) for p in prompts], np.int64)
         for row, prompt in zip(self.rows, prompts):
             row[: len(prompt)] = prompt
         self.of_row = np.array([self.lines.begin(np.array(p, np.int32)) for p in prompts], np.int64)
-        self.sessions = [drafter.begin(prompt) for prompt in prompts]
+        self.sessions = [drafter.begin(prompt, namespace=namespace) for prompt in prompts]
         self.drafts = [Draft.empty()] * len(prompts)
 
     def step(self, new: list[list[int]]) -> None:
@@ -58,16 +68,26 @@ class Batch:
             agreed = 0
             while agreed < min(len(draft), len(ids)) and draft.token_ids[agreed] == ids[agreed]:
                 agreed += 1
+            if self.memory is not None:  # a batch looks into the memory before it learns, a session before it drafts
+                view = self.memory.view(self.namespace)
+                session._view, session._known = view, session._known._replace(segments=view.records)
             session.commit(draft, Outcome(path=tuple(range(agreed)), new_ids=tuple(ids), stop="rejected"))
             room = min(12, self.width - int(self.lengths[row]) - 1)
             # The cost of a position follows the longest row of a batch; a session by itself knows its own only.
-            session._tables = self.lines._tables
+            session._known = session._known._replace(tables=self.lines._tables)
             session._tables_for = (num_rows, len(session.index).bit_length())
             assert longest >= len(session.index)
-            self.drafts[row] = session.propose(room, room, num_rows=num_rows) if room > 0 else Draft.empty()
+            self.drafts[row] = chain_of(session.propose(room, room, num_rows=num_rows)) if room > 0 else Draft.empty()
             drafted = self.lines.drafts[row, : self.lines.num_drafted[row]].tolist()
             assert drafted == self.drafts[row].token_ids.tolist()
             assert self.lines.text(int(self.of_row[row])).tolist() == session.index.token_ids.tolist()
+
+
+def chain_of(draft: Draft) -> Draft:
+    """What an engine that verifies chains takes of a draft."""
+    kept = np.zeros(len(draft), np.bool_)
+    kept[likeliest_chain(draft.parents.tolist(), draft.probs.tolist())] = True
+    return draft.only(kept)
 
 
 texts = st.lists(st.integers(0, 3), max_size=30)
@@ -101,7 +121,7 @@ def test_replacements_are_drafted_again_as_in_a_session():
             at[row] += len(new[-1])
         batch.step(new)
         steps += 1
-    assert [int(session._replaced[1, replacing.HITS]) for session in batch.sessions] == [8, 8]
+    assert [int(session._states[0].replaced.kept[0].hits) for session in batch.sessions] == [8, 8]
     assert steps < 0.3 * len(news[0])
 
 
@@ -126,7 +146,7 @@ def test_a_row_that_is_not_the_lines_text_is_lost_and_the_session_says_when_it_i
     other = [1, 2, 3, 41, *range(100, 200), 1, 2]
     lines = SessionLines(drafter, 8)
     line = lines.begin(np.array(text, np.int32))
-    lines._state[line, core.SCRUBBED] = 60  # the comparison in turn is elsewhere just now
+    lines._lines[line].scrubbed = 60  # the comparison in turn is elsewhere just now
     rows, lengths = np.zeros((1, 300), np.int32), np.array([len(other) + 1], np.int64)
     rows[0, : len(other) + 1] = [*other, 3]
     status = np.empty(1, np.int64)
@@ -153,29 +173,104 @@ def test_every_part_of_a_text_is_compared_in_turn():
     assert 2000 < lost_at <= 2000 + -(-2000 // core.SCRUB)
 
 
+changes = st.one_of(
+    st.tuples(st.just("add"), st.lists(st.integers(0, 3), min_size=1, max_size=30)),
+    st.tuples(st.just("evict"), st.integers(0, 60)),
+    st.tuples(st.just("clear"), st.just(0)),
+    st.tuples(st.just("nothing"), st.just(0)),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(texts, min_size=3, max_size=3),
+    st.lists(texts, max_size=6),
+    steps,
+    st.lists(changes, min_size=12, max_size=12),
+    st.sampled_from([None, "a"]),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_lines_with_a_memory_draft_what_sessions_draft(prompts, stored, news, changed, namespace, shortest, data):
+    """Whatever is added to the memory, pushed out of it or cleared meanwhile."""
+    memory = DraftMemory(200, min_match_len=shortest)
+    for number, text in enumerate(stored):
+        memory.add(text, (namespace, "other")[number % 3 == 2])
+    batch = Batch(Drafter(policy=policy_of(), memory=memory), prompts, namespace=namespace)
+    for new, (change, argument) in zip(news, changed):
+        follow = data.draw(st.integers(0, 12))
+        batch.step([[*draft.token_ids[:follow].tolist(), *ids] for draft, ids in zip(batch.drafts, new)])
+        if change == "add":
+            memory.add(argument, namespace)
+        elif change == "evict":
+            memory.evict(argument)
+        elif change == "clear":
+            memory.clear(namespace)
+
+
+def test_a_text_of_the_memory_is_followed_by_several_rows():
+    """And the whole of it in few steps: what agrees is believed, and the copy is followed where it stands."""
+    rng = np.random.default_rng(4)
+    stored = rng.integers(0, 5000, (3, 150)).tolist()
+    memory = DraftMemory(10_000)
+    memory.preload(stored)
+    batch, at, steps = Batch(Drafter(policy=policy_of(), memory=memory), [[9001], [9002], [9003]]), [0, 0, 0], 0
+    while min(at) < 150:
+        new = []
+        for row, (draft, text) in enumerate(zip(batch.drafts, stored)):
+            come = text[at[row] :] or [1]
+            agreed = 0
+            while agreed < min(len(draft), len(come) - 1) and draft.token_ids[agreed] == come[agreed]:
+                agreed += 1
+            new.append(come[: agreed + 1])
+            at[row] += len(new[-1])
+        batch.step(new)
+        steps += 1
+    assert steps < 30
+
+
+def one_line(lines: SessionLines, prompt: list[int]) -> tuple[int, Callable[[list[int]], list[int]]]:
+    """A line, and a function that appends tokens to its row and returns what is drafted then."""
+    line = lines.begin(np.array(prompt, np.int32))
+    row, length = np.zeros((1, 4000), np.int32), len(prompt)
+    row[0, :length] = prompt
+
+    def step(new: list[int]) -> list[int]:
+        nonlocal length
+        row[0, length : length + len(new)] = new
+        length += len(new)
+        status = np.empty(1, np.int64)
+        lengths, num_new, numbers = np.array([length]), np.array([len(new)]), np.array([line])
+        assert lines.step(row, lengths, num_new, numbers, status, 4000, True) == 0
+        return lines.drafts[0, : lines.num_drafted[0]].tolist()
+
+    return line, step
+
+
 def test_the_memory_joins_and_learns():
     memory = DraftMemory(10_000)
     memory.add(list(range(100, 160)))
     lines = SessionLines(Drafter(policy=policy_of(), memory=memory), 12)
-    line = lines.begin(np.array([1, 2, 3, 4, 5, 6], np.int32))
-    rows = np.zeros((1, 300), np.int32)
-    rows[0, :9] = [1, 2, 3, 4, 5, 6, 100, 101, 102]
-    status = np.empty(1, np.int64)
-    lines.step(rows, np.array([9]), np.array([3]), np.array([line]), status, 300, True)
-    assert lines.num_drafted[0] == 0
-    lines.merge_shared(line, 0, 12)
-    n = int(lines.num_drafted[0])
-    assert n >= 1
-    assert lines.drafts[0, :n].tolist() == list(range(103, 103 + n))
-    rows[0, 9 : 9 + n] = lines.drafts[0, :n]
-    lines.step(rows, np.array([9 + n]), np.array([n]), np.array([line]), status, 300, True)
-    lines.merge_shared(line, 0, 12)
-    m = int(lines.num_drafted[0])
-    assert m >= 1
-    assert lines.drafts[0, :m].tolist() == list(range(103 + n, 103 + n + m))
-    weights = lines._session(line)._shared._weights[0]
-    assert not np.array_equal(weights, Drafter(policy=policy_of(), memory=memory).begin([1])._shared._weights[0])
-    lines.merge_shared(line, 0, 0)
+    line, step = one_line(lines, [1, 2, 3, 4, 5, 6])
+    first = step([100, 101, 102])
+    assert first == list(range(103, 103 + len(first))) != []
+    before = lines._states[line].beliefs.copy()
+    second = step(first)
+    assert second == list(range(103 + len(first), 103 + len(first) + len(second))) != []
+    after = lines._states[line].beliefs
+    assert not np.array_equal(after[_block.MEMORY], before[_block.MEMORY])
+    assert np.array_equal(after[: _block.MEMORY], before[: _block.MEMORY])
+    assert np.array_equal(lines._states[lines.begin(np.array([1], np.int32))].beliefs, before)  # and only there
+
+
+def test_a_line_drafts_from_its_namespace_only():
+    memory = DraftMemory(10_000)
+    memory.add(list(range(100, 160)), "a")
+    for namespace in ("a", "b", None):
+        lines = SessionLines(Drafter(policy=policy_of(), memory=memory), 12, namespace)
+        assert bool(one_line(lines, [1, 2, 3])[1]([100, 101, 102])) == (namespace == "a")
+    with pytest.raises(ValueError, match="namespace"):
+        SessionLines(Drafter(policy=policy_of(), memory=memory), 12, 3)
 
 
 @pytest.mark.parametrize(("shortest", "drafts"), [(3, True), (4, False)])
@@ -183,20 +278,97 @@ def test_the_shortest_match_binds_the_memory(shortest, drafts):
     memory = DraftMemory(10_000)
     memory.add(list(range(100, 160)))
     lines = SessionLines(Drafter(policy=policy_of(prompt_lookup_min=shortest), memory=memory), 12)
-    line = lines.begin(np.array([1, 2, 3], np.int32))
-    rows = np.zeros((1, 300), np.int32)
-    rows[0, :6] = [1, 2, 3, 100, 101, 102]
-    status = np.empty(1, np.int64)
-    lines.step(rows, np.array([6]), np.array([3]), np.array([line]), status, 300, True)
-    lines.merge_shared(line, 0, 12)
-    assert bool(lines.num_drafted[0]) == drafts
+    assert bool(one_line(lines, [1, 2, 3])[1]([100, 101, 102])) == drafts
+
+
+def damaged(folder: Path, namespace: str | None, *texts: list[int]) -> DraftMemory:
+    """A memory of files, a byte of the tokens in the first of them changed."""
+    memory = DraftMemory(directory=folder)
+    for text in texts:
+        memory.add(text, namespace)
+        memory.save()
+    path = max(folder.glob("*.zdseg"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[4096] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    return DraftMemory.load(folder)
+
+
+def test_a_damaged_file_is_said_once_and_drafting_goes_on(tmp_path, caplog):
+    """The kernel stops at each block that was not checked yet; a damaged one takes its file out of use."""
+    sound, broken = list(range(50_000, 50_400)), list(range(100, 40_000))
+    lines = SessionLines(Drafter(policy=policy_of(), memory=damaged(tmp_path, None, broken, sound)), 12)
+    _, other = one_line(lines, [5, 6, 7, 8])
+    _, step = one_line(lines, [5, 6, 7, 8])
+    with caplog.at_level(logging.WARNING):
+        drafts = [step([103, 104, 105, 106]), step([5, 6]), step([50_003, 50_004, 50_005]), other([103, 104, 105])]
+    assert [record.message for record in caplog.records if "damaged" in record.message] == [caplog.records[0].message]
+    assert len(caplog.records) == 1
+    assert drafts[0] == drafts[3] == []  # nothing of the damaged file
+    assert drafts[1][:2] == [7, 8]  # of the row's own text
+    assert drafts[2][:3] == [50_006, 50_007, 50_008]  # of the sound file
+
+
+def test_files_are_checked_while_rows_are_stepped(tmp_path):
+    """Rows that ask for a check, beside one that has to grow and one that has nothing to ask."""
+    texts = [np.random.default_rng(seed).integers(0, 50_000, 30_000).tolist() for seed in range(3)]
+    memory = DraftMemory(directory=tmp_path)
+    memory.preload(texts)
+    memory.save()
+    unchecked = DraftMemory.load(tmp_path)
+    batch = Batch(Drafter(policy=policy_of(), memory=unchecked), [[1], [2], [3]], width=2000)
+    (segment,) = unchecked.view(None).segments
+    checked = [int(segment.blocks.checked.sum())]
+    for at in (100, 10_000, 29_000):
+        batch.step([texts[0][at : at + 5], texts[1][at : at + 600], [60_000 + at]])
+        assert batch.drafts[0].token_ids.tolist() == texts[0][at + 5 : at + 5 + len(batch.drafts[0])] != []
+        assert batch.drafts[1].token_ids.tolist() == texts[1][at + 600 : at + 600 + len(batch.drafts[1])] != []
+        checked.append(int(segment.blocks.checked.sum()))
+    assert checked == sorted(set(checked))  # block by block, and not all of them
+    assert checked[-1] < len(segment.blocks.checked)
+
+
+def test_what_others_publish_is_drafted_after_a_refresh(tmp_path):
+    ours, theirs = DraftMemory(directory=tmp_path), DraftMemory(directory=tmp_path)
+    lines = SessionLines(Drafter(policy=policy_of(), memory=ours), 12)
+    _, step = one_line(lines, [1, 2, 3])
+    theirs.add(list(range(100, 160)))
+    theirs.save()
+    assert step([100, 101, 102]) == []
+    ours.refresh()
+    assert step([9, 120, 121, 122])[:2] == [123, 124]
+    ours.clear(None)
+    assert step([8, 110, 111, 112]) == []
+
+
+def test_phrases_join_when_they_are_asked():
+    pytest.importorskip("ahocorasick")
+    lines = SessionLines(Drafter(policy=policy_of(), phrases=PhraseBook([list(range(50, 70))])), 12)
+    assert lines.has_phrases
+    assert not SessionLines(Drafter(policy=policy_of()), 12).has_phrases
+    line, step = one_line(lines, [1, 2, 50])
+    assert step([51]) == []
+    lines.ask_phrases(line, 0, 12)
+    assert lines.num_drafted[0] == 0
+    assert step([52]) == []
+    lines.ask_phrases(line, 0, 12)
+    drafted = lines.drafts[0, : lines.num_drafted[0]].tolist()
+    assert drafted == list(range(53, 53 + len(drafted))) != []
+    source = lines._phrases[line][0]
+    before = source._beliefs.copy()
+    step(drafted)
+    lines.ask_phrases(line, 0, 0)  # told what came, asked for nothing
+    assert not np.array_equal(source._beliefs, before)
+    assert lines.num_drafted[0] == 0
 
 
 @pytest.mark.parametrize(
     ("drafter", "named"),
     [
         (Drafter(), "max_branches"),
-        (Drafter(policy=policy_of(length_factor=2.0)), "length_factor"),
+        (Drafter(policy=policy_of(max_batch_tokens=8)), "max_batch_tokens"),
+        (Drafter(policy=policy_of(), sources=[Source]), "sources"),
         (Drafter(policy=policy_of(), recycle=True), "recycle"),
         (Drafter(policy=policy_of(), suffix_tree=True), "suffix_tree"),
     ],
@@ -222,20 +394,15 @@ def test_lines_are_used_again():
 
 @given(st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 4)), max_size=10), st.integers(1, 12))
 def test_of_a_tree_the_likeliest_chain_is_kept(nodes, width):
-    tree = np.zeros((6, len(nodes)), np.int32)
-    for node, (parent, prob) in enumerate(nodes):
-        tree[:, node] = [100 + node, min(parent, node - 1), 0, 3, 50 + node, 2]
-        tree[2, node : node + 1].view(np.float32)[0] = prob / 4
-    expected, node = [], -1
-    while len(expected) < width:
-        children = [i for i in range(len(nodes)) if tree[1, i] == node]
-        if not children:
-            break
-        node = max(children, key=lambda i: (nodes[i][1], -i))
-        expected.append(node)
-    chain, drafted = np.zeros((6, width), np.int32), np.zeros(width, np.int32)
-    n = core.keep_likeliest(tree, len(nodes), chain, drafted)
+    parents = [min(parent, node - 1) for node, (parent, _) in enumerate(nodes)]
+    tree = np.zeros((_block.NUM_ROWS, len(nodes)), np.int32)
+    tree[_block.PARENT], tree[_block.MATCH], tree[_block.SOURCE] = parents, 3, 2
+    tree[_block.TOKEN], tree[_block.ORIGIN] = 100 + np.arange(len(nodes)), 50 + np.arange(len(nodes))
+    tree[_block.PROB].view(np.float32)[:] = [prob / 4 for _, prob in nodes]
+    expected, drafted = likeliest_chain(parents, [prob for _, prob in nodes])[:width], np.zeros(width, np.int32)
+    n = _merge.keep_likeliest(tree, len(nodes), drafted)
     assert n == len(expected)
-    assert drafted[:n].tolist() == chain[0, :n].tolist() == [100 + node for node in expected]
-    assert chain[1, :n].tolist() == list(range(-1, n - 1))
-    assert chain[4, :n].tolist() == [50 + node for node in expected]
+    assert drafted[:n].tolist() == tree[_block.TOKEN, :n].tolist() == [100 + node for node in expected]
+    assert tree[_block.PARENT, :n].tolist() == list(range(-1, n - 1))
+    assert tree[_block.ORIGIN, :n].tolist() == [50 + node for node in expected]
+    assert tree[_block.PROB].view(np.float32)[:n].tolist() == [nodes[node][1] / 4 for node in expected]

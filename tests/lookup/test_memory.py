@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference.memory
-import reference.session
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from zerodraft.lookup.copy import _ngram_core as core
+from zerodraft.lookup.copy._text import WINDOW
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import MEMORY, Outcome
 from zerodraft.lookup.drafter import Drafter
-from zerodraft.lookup.memory import segment as segment_module
+from zerodraft.lookup.memory import _stored
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.memory.manifest import TokenizerError
 from zerodraft.lookup.memory.segment import Segment
 from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment
+from zerodraft.lookup.memory.view import MemoryView
 from zerodraft.lookup.policy import DraftPolicy
 
 FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
@@ -39,15 +39,14 @@ class MemoryMachine(RuleBasedStateMachine):
     @initialize(max_tokens=st.integers(5, 400), min_len=st.integers(1, 4), min_prob=st.sampled_from([0.0, 0.2, 0.5]))
     def start(self, max_tokens, min_len, min_prob):
         self.directory = Path(tempfile.mkdtemp())
-        self.limit, segment_module.SEARCH_LIMIT = segment_module.SEARCH_LIMIT, 10**6  # the oracle looks at everything
         self.options = {"max_tokens": max_tokens, "min_match_len": min_len, "min_prob": min_prob}
         self.memory = DraftMemory(**self.options)
-        self.model = reference.memory.Memory(max_tokens, min_len, min_prob)
+        self.model = reference.memory.Memory(max_tokens)
         self.disk: list = []
         self.session = None
         self.is_bound = False
         self.reader = DraftMemory(**self.options, directory=self.directory)
-        self.reader_model = reference.memory.Memory(max_tokens, min_len, min_prob)
+        self.reader_model = reference.memory.Memory(max_tokens)
 
     @rule(target=contexts, tokens=texts, namespace=namespaces)
     def add(self, tokens, namespace):
@@ -58,13 +57,15 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(context=contexts, cut=st.integers(0, 30), n=st.integers(0, 12), namespace=namespaces)
     def propose(self, context, cut, n, namespace):
         context = context[: len(context) - cut]
-        draft = self.memory.propose(context, n, namespace)
-        draft.check()
-        assert draft.token_ids.tolist() == self.model.propose(context, n, namespace)
-        assert set(draft.source.tolist()) <= {MEMORY}
-        assert set(draft.origin.tolist()) <= {-1}
-        read = self.reader.propose(context, n, namespace)
-        assert read.token_ids.tolist() == self.reader_model.propose(context, n, namespace)
+        for memory, model in ((self.memory, self.model), (self.reader, self.reader_model)):
+            draft = memory.propose(context, n, namespace)
+            draft.check()
+            arenas = [(segment.index.token_ids.tolist(), segment.floor) for segment in memory._shelf.of(namespace)]
+            assert reference.memory.live_texts(arenas) == model.of(namespace)
+            options = _stored.LIMIT, self.options["min_match_len"], self.options["min_prob"]
+            assert draft.token_ids.tolist() == reference.memory.propose_stored(arenas, context, n, *options)
+            assert set(draft.source.tolist()) <= {MEMORY}
+            assert set(draft.origin.tolist()) <= {-1}
 
     @rule(num_tokens=st.integers(0, 60))
     def evict(self, num_tokens):
@@ -97,7 +98,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def begin(self, prompt, prediction, namespace):
         drafter = Drafter(policy=FREE, memory=self.memory)
         self.session, self.namespace = drafter.begin(prompt, prediction, namespace), namespace
-        self.own = reference.session.Session(prompt, prediction, 128, 32)
+        self.text = [*prediction, -1, *prompt] if prediction else list(prompt)
         self.output, self.prompt = [], prompt
 
     @precondition(lambda self: self.session is not None)
@@ -111,7 +112,7 @@ class MemoryMachine(RuleBasedStateMachine):
             path.append(children.index(path[-1] if path else -1))
         ids = [*draft.token_ids[path].tolist(), *new]
         self.session.commit(draft, Outcome(path=tuple(path), new_ids=tuple(ids), stop="rejected"))
-        self.own.tokens += ids
+        self.text += ids
         self.output += ids
 
     @precondition(lambda self: self.session is not None)
@@ -135,13 +136,12 @@ class MemoryMachine(RuleBasedStateMachine):
         self.reader.check_integrity()
         if self.session is not None:
             self.session.index.check_integrity()
-            assert self.session.index.token_ids.tolist() == self.own.tokens
+            assert self.session.index.token_ids.tolist() == self.text
         assert self.memory.num_tokens == self.model.num_tokens <= self.options["max_tokens"]
         assert set(self.memory.namespaces) == {owner for _, owner, _ in self.model.texts}
 
     def teardown(self):
         if hasattr(self, "directory"):
-            segment_module.SEARCH_LIMIT = self.limit
             shutil.rmtree(self.directory)
 
 
@@ -651,37 +651,35 @@ def test_queue_entries_of_cleared_namespaces_do_not_pile_up():
     assert len(memory._shelf._queue) < 200
 
 
+stored_texts = st.one_of(
+    st.lists(st.integers(0, 2), min_size=1, max_size=15),
+    st.builds(lambda run, times: run * times, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 60)),
+    st.builds(lambda run, n: [*run, *range(9, 9 + n)], st.lists(st.integers(0, 2), max_size=6), st.integers(1, 200)),
+)
+
+
 @given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=15), min_size=1, max_size=6),
+    st.lists(stored_texts, min_size=1, max_size=6),
     st.lists(st.integers(0, 2), max_size=60),
     st.integers(0, 5),
-    st.integers(-1, 60),
+    st.one_of(st.just(-1), st.integers(0, 800)),
     st.integers(1, 6),
-    st.integers(1, 6),
-    st.integers(6, 50),
 )
-def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, pointer, limit, min_len, max_len):
+def test_a_segment_finds_what_the_oracle_finds(stored, context, num_dropped, pointer, min_len):
     segment = Segment(None)
     for number, text in enumerate(stored):
         segment.add(np.array(text, np.int32), number)
     for _ in range(min(num_dropped, len(stored))):
         segment.drop_oldest()
     arena = segment.index.token_ids.tolist()
-    found = core.find_stored(
-        np.array(context, np.int32),
-        *(getattr(segment.index, name) for name in ("_tokens", "_links", "_heads_1", "_heads_n")),
-        len(arena),
-        segment.floor,
-        pointer,
-        9,
-        limit,
-        min_len,
-        max_len,
-        segment.blocks.checked,
-        segment.blocks.bases,
-        segment.blocks.shift,
+    best = np.empty(5, np.int64)
+    own = segment.serial if pointer >= 0 else -1
+    _stored.find_in_all(np.array(context, np.int32), MemoryView([segment]).records, min_len, own, pointer, best)
+    expected = reference.memory.find_stored(
+        arena, context, segment.floor, pointer, WINDOW, _stored.LIMIT, min_len, _stored.MAX_MATCH
     )
-    assert found == reference.memory.find_stored(arena, context, segment.floor, pointer, 9, limit, min_len, max_len)
+    assert tuple(best[:3].tolist()) == expected
+    assert best[3:].tolist() == [0 if expected[0] >= 0 else -1, -1]  # in the only segment, and nothing to be checked
 
 
 def test_a_file_that_was_replaced_meanwhile_is_looked_up_again(saved, monkeypatch):

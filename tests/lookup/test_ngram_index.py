@@ -12,8 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zerodraft.lookup.copy import _search, _text
+from zerodraft.lookup.copy._work import LIMIT, Work
 from zerodraft.lookup.copy.ngram_index import NgramIndex
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.runtime._jit import dtype_of
 from zerodraft.lookup.session.states import new_states
 
 EDGE_IDS = [0, 65535, 65536, 151935, 2**31 - 1]
@@ -22,7 +24,7 @@ texts = st.lists(st.one_of(st.integers(0, 2), st.sampled_from(EDGE_IDS)), max_si
 long_texts = st.lists(
     st.one_of(
         st.just(None),
-        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 40)).map(lambda of: of[0] * of[1]),
+        st.builds(lambda run, n: run * n, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 40)),
         st.integers(1, 200).map(lambda length: list(range(10, 10 + length))),
     ),
     max_size=6,
@@ -53,10 +55,11 @@ def copies(index: NgramIndex, pointer: int, room: int, min_len: int, max_len: in
     """(position, match length, evidence) of what a session with this text would copy, best first."""
     states = new_states(1, Drafter())
     states["text"]["length"] = len(index)
-    states["pointer"], states["min_match"], states["max_match"] = pointer, min_len, max_len
-    found = _search.Found(*np.zeros((3, room), np.int64))
-    n = _search.find_copies(index.arrays, states[0], found)
-    return list(zip(*(row[:n].tolist() for row in found)))
+    states["pointer"], states["max_copies"] = pointer, room
+    states["min_match"], states["max_match"] = min_len, max_len
+    work = np.zeros(1, dtype_of(Work))[0]
+    n = _search.find_copies(index.arrays, states[0], work)
+    return list(zip(*(row[:n].tolist() for row in (work.at, work.lens, work.evidence))))
 
 
 @given(st.lists(st.integers(0, 3), max_size=40))
@@ -99,7 +102,7 @@ def test_the_copies_are_those_of_the_oracle(parts, where, room, min_len, max_len
     index, tokens = build(parts)
     pointer = int(where * len(tokens))
     found = copies(index, pointer, room, min_len, max_len)
-    limits = _text.WINDOW, _search.LIMIT, min_len, max_len
+    limits = _text.WINDOW, LIMIT, min_len, max_len
     expected = reference.copies.find_copies(tokens, pointer, *limits, room, reference.copies.Run(-1, -1, 0))
     assert found == (expected if len(tokens) > 1 and tokens[-1] >= 0 else [])
 
@@ -201,9 +204,9 @@ def test_a_search_looks_at_a_bounded_number_of_places(kind, length):
     before = [copies(index, pointer, 4, 1, 64) for pointer in pointers]
     for links in (index.arrays.links_1, index.arrays.links_n):
         last, seen = links[n - 1], 0
-        while last >= 0 and seen < _search.LIMIT:
+        while last >= 0 and seen < LIMIT:
             following, seen = links[last], seen + 1
-            if seen == _search.LIMIT:
+            if seen == LIMIT:
                 links[last] = 10**9  # would be read, and crash or change the answer, if the walk went on
             last = following
     assert [copies(index, pointer, 4, 1, 64) for pointer in pointers] == before

@@ -17,7 +17,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOKUP = ROOT / "lookup"
-CORES = sorted(".".join(path.relative_to(LOOKUP).with_suffix("").parts) for path in LOOKUP.rglob("_*_core.py"))
+CORES = sorted(
+    ".".join(path.relative_to(LOOKUP).with_suffix("").parts)
+    for path in LOOKUP.rglob("_*.py")
+    if "@kernel" in path.read_text("utf-8") and path.name != "_jit.py"
+)
 
 DRAFT = """
 from zerodraft.lookup.drafter import Drafter
@@ -34,11 +38,9 @@ REPORT = f"""
 import importlib
 
 def kernels():
-    for name in {CORES!r}:
-        core = importlib.import_module("zerodraft.lookup." + name)
-        for value in vars(core).values():
-            if hasattr(value, "nopython_signatures"):
-                yield value
+    cores = [importlib.import_module("zerodraft.lookup." + name) for name in {CORES!r}]
+    values = [value for core in cores for value in vars(core).values() if hasattr(value, "nopython_signatures")]
+    return list({{id(value): value for value in values}}.values())
 
 def num_compiled():
     return sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels())
@@ -237,6 +239,30 @@ def test_a_kernel_never_runs_the_code_of_its_older_self(mini_site: Path) -> None
     assert run(mini_site, changed) == "4"
 
 
+@pytest.mark.parametrize("name", ["_prices.py", "copy/_text.py", "runtime/_jit.py"])
+def test_a_change_in_any_kernel_file_compiles_all_kernels_anew(mini_site: Path, name: str) -> None:
+    """Kernels call each other across files, and take each other's numbers."""
+    file = mini_site / "zerodraft" / "lookup" / name
+    source = file.read_text("utf-8")
+    for text, num_compiled in ((source + "# another line\n", "4"), (source, "4"), (source, "0")):
+        file.write_text(text, "utf-8")
+        assert run(mini_site, USE_MINI + "print(len(compiled))") == num_compiled
+
+
+def test_a_new_kernel_file_compiles_all_kernels_anew(mini_site: Path) -> None:
+    (mini_site / "zerodraft" / "lookup" / "suffix" / "_another.py").write_text(MINI_CORE)
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "4"
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"
+
+
+def test_a_change_anywhere_else_compiles_nothing(mini_site: Path) -> None:
+    for name in ("drafter.py", "__init__.py", "policy.py", "sources/source.py", "../__init__.py"):
+        file = mini_site / "zerodraft" / "lookup" / name
+        file.write_text(file.read_text("utf-8") + "# another line\n", "utf-8")
+    (mini_site / "zerodraft" / "lookup" / "notes.py").write_text("")
+    assert run(mini_site, USE_MINI + "print(len(compiled))") == "0"
+
+
 def test_nothing_in_the_cache_is_unpickled_before_it_is_checked(mini_site: Path) -> None:
     """Files of numba's own format, which numba would unpickle, are not even looked at."""
     bomb = b"cos\n_exit\n(I3\ntR."
@@ -407,7 +433,7 @@ seconds = warm_up()
 assert seconds >= 0.0
 assert compiled() == num_compiled() == 0
 import zerodraft.lookup.suffix.suffix_tree
-before = {kernel.__name__: len(kernel.nopython_signatures) for kernel in kernels()}
+before = {f"{kernel.__module__}.{kernel.__name__}": len(kernel.nopython_signatures) for kernel in kernels()}
 misses = num_compiled()
 draft()
 import numpy as np
@@ -415,7 +441,9 @@ tree = zerodraft.lookup.suffix.suffix_tree.SuffixTree(np.arange(50, dtype=np.int
 tree.extend((1, 2)); tree.append(3); tree.add_barrier(); tree.count([1]); tree.branches()
 frozen = np.array([5, 6, 5], np.int32); frozen.flags.writeable = False
 tree.extend(frozen); tree.count(frozen); tree.propose(np.int64(3), min_prob=0)
-assert {kernel.__name__: len(kernel.nopython_signatures) for kernel in kernels()} == before
+after = {f"{kernel.__module__}.{kernel.__name__}": len(kernel.nopython_signatures) for kernel in kernels()}
+assert after == before
+assert len(before) > 60
 assert num_compiled() == misses
 assert set(before.values()) == {1}, before
 """
@@ -439,13 +467,22 @@ from zerodraft.lookup.serving.lines import SessionLines
 from zerodraft.lookup.lookahead.lookahead import Lookahead
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.sources.phrases import PhraseBook
+from zerodraft.lookup.sources.source import Source
 from zerodraft.lookup.policy import DraftPolicy
 import numpy as np
 
 text = [*range(20)] * 3
 one = DraftPolicy(max_branches=1)
-options = [dict(), dict(suffix_tree=True), dict(recycle=True), dict(recycle="shared"), dict(memory=DraftMemory()),
-    dict(policy=DraftPolicy(length_factor=2.0)), dict(policy=one)]
+class Custom(Source):
+    def __init__(self, prompt):
+        pass
+    def propose(self, candidates):
+        candidates.add([3, 4, 5], [-1, 0, 0], probs=[0.9, 0.5, 0.2])
+
+memory = DraftMemory()
+memory.add(text)
+options = [dict(), dict(suffix_tree=True), dict(recycle=True), dict(recycle="shared"), dict(memory=memory),
+    dict(sources=[Custom]), dict(policy=one)]
 try:
     options.append(dict(phrases=PhraseBook([text[:9]])))
 except ModuleNotFoundError:
@@ -457,11 +494,12 @@ for drafter in (*(Drafter(**option) for option in options), Lookahead(), Beside(
         topk = np.zeros((1 + len(draft), session.num_topk), np.int32) if session.num_topk else None
         session.commit(draft, Outcome(path=(), new_ids=(token,), stop="rejected", topk=topk))
     session.finish(remember=drafter.memory is not None)
-lines = SessionLines(Drafter(policy=one), 8)
-rows, line = np.array([text + [0] * 9], np.int32), lines.begin(np.array(text, np.int32))
-new, status = np.ones(1, np.int64), np.zeros(1, np.int64)
-lines.step(rows, np.array([61]), new, np.array([line]), status, 69, True)
-lines.finish(line)
+for option in (dict(), dict(memory=memory)):
+    lines = SessionLines(Drafter(policy=one, **option), 8)
+    rows, line = np.array([text + [0] * 9], np.int32), lines.begin(np.array(text, np.int32))
+    new, status = np.ones(1, np.int64), np.zeros(1, np.int64)
+    lines.step(rows, np.array([61]), new, np.array([line]), status, 69, True)
+    lines.finish(line)
 print(sorted(set(sys.modules) - loaded), policy._tables.cache_info().misses - solved[0],
     policy.priors.cache_info().misses - solved[1])
 """
@@ -474,13 +512,16 @@ def test_after_warm_up_the_first_session_loads_and_solves_nothing(site: Path) ->
 
 WRONG_TYPES = """
 import numpy as np
-from zerodraft.lookup.suffix import _suffix_core as core
-try:
-    core.find_below(np.zeros(core.NUM_SCALARS, np.int64), np.zeros(1, np.int64))
-except TypeError:
-    print("refused")
+from zerodraft.lookup.copy import _text as core
+from zerodraft.lookup.copy.ngram_index import NgramIndex
+index = NgramIndex()
+for ids in (np.zeros(1, np.int64), np.zeros((1, 1), np.int32), np.zeros(4, np.int32)[::2]):
+    try:
+        core.append(ids, 0, index.arrays, index._meta)
+    except TypeError:
+        print("refused", end=" ")
 """
 
 
 def test_a_kernel_refuses_other_types(site: Path) -> None:
-    assert run(site, WRONG_TYPES) == "refused"
+    assert run(site, WRONG_TYPES) == "refused refused refused"

@@ -17,8 +17,8 @@ from reference.replacements import Replacements
 from zerodraft.lookup._merge import MIN_GAIN, MIN_RATE
 from zerodraft.lookup._prices import WORTH_FACTOR, Tables
 from zerodraft.lookup.copy._belief import MAX_DOUBT
-from zerodraft.lookup.copy._search import LIMIT
 from zerodraft.lookup.copy._text import WINDOW
+from zerodraft.lookup.copy._work import LIMIT
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import CONTEXT, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter, DraftSession
@@ -286,7 +286,7 @@ def test_nothing_to_match_is_said_so():
     assert Drafter().begin([1, 2, 3]).stand_down_reason is None
 
 
-@pytest.mark.parametrize("stop", ["eos", "stop", "length", "guard"])
+@pytest.mark.parametrize("stop", ["eos", "stop", "length"])
 def test_cuts_teach_nothing(stop):
     for teaches, reason in ((False, stop), (True, "rejected")):
         session = Drafter().begin([1, 2, 3, 4, 5, 1, 2])

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerodraft.lookup.serving.budget import share_budget
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import Draft
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.serving.budget import share_budget
 
 
 @st.composite

@@ -8,7 +8,9 @@ import reference.successors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerodraft.lookup.draft import BLOCK_ROWS, RECYCLED, Draft, Outcome
+from zerodraft.lookup import _block
+from zerodraft.lookup._prices import WORTH_FACTOR
+from zerodraft.lookup.draft import RECYCLED, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
 from zerodraft.lookup.recycle import _recycling_core as core
@@ -65,7 +67,7 @@ def chances_of(recycler):
 
 def paths_of(block, n):
     paths = []
-    for token, parent in zip(block[core.ROW_TOKEN, :n].tolist(), block[core.ROW_PARENT, :n].tolist()):
+    for token, parent in zip(block[_block.TOKEN, :n].tolist(), block[_block.PARENT, :n].tolist()):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     return paths
 
@@ -81,8 +83,8 @@ def test_lists_and_levels_are_the_oracles(seed):
             successors, kind = theirs.asked([last] if before < 0 else [before, last], [])[0]
             assert ours.successors(before, last) == successors
             if kind < core.ONE_AFTER_TWO:
-                place = core.find(ours._keys, core.pair_key(before, last) if kind >= core.TWO else last)
-                assert ours._levels[place] == kind % 4
+                place = core.find(ours._lists.keys, core.pair_key(before, last) if kind >= core.TWO else last)
+                assert ours._lists.levels[place] == kind % 4
 
 
 @settings(deadline=None)
@@ -112,42 +114,48 @@ def test_a_text_that_was_read_is_known(text, seed):
 
 
 @settings(deadline=None)
-@given(st.integers(0, 10**6), st.integers(0, 24), st.integers(1, 6), st.booleans())
-def test_trees_are_the_oracles(seed, room, depth, with_held):
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 24),
+    st.integers(1, 8),
+    st.sampled_from([0, 6]),
+    st.floats(0.05, 1.0),
+    st.lists(st.sampled_from([0.0, 0.0, 0.02, 0.1]), min_size=24, max_size=24),
+)
+def test_trees_are_the_oracles(seed, room, depth, num_held, price, slopes):
     ours, theirs, context = filled(seed)
     rng = np.random.default_rng(seed + 1)
-    held = np.zeros((len(BLOCK_ROWS), 6), np.int32)
-    nodes, n = [], 0
-    if with_held:
-        tokens, parents = a_tree(rng, 6)
-        left = {-1: 1.0} | dict.fromkeys(range(6), 0.0)
-        for token, parent in zip(tokens, parents):
-            prob = float(np.float32(left[parent] * rng.uniform(0.2, 0.6)))
-            left[parent] -= prob
-            left[n] = prob
-            nodes.append((token, parent, prob))
-            n += 1
-        held[core.ROW_TOKEN], held[core.ROW_PARENT] = tokens, parents
-        held[core.ROW_PROB].view(np.float32)[:] = [prob for _, _, prob in nodes]
-        depth = 6
+    tree = np.zeros((_block.NUM_ROWS, num_held + room), np.int32)
+    nodes = []
+    tokens, parents = a_tree(rng, num_held)
+    left = {-1: 1.0}
+    for node, (token, parent) in enumerate(zip(tokens, parents)):
+        left[node] = float(np.float32(left[parent] * rng.uniform(0.2, 0.6)))
+        left[parent] -= left[node]
+        nodes.append((token, parent, left[node]))
+    tree[_block.TOKEN, :num_held], tree[_block.PARENT, :num_held] = tokens, parents
+    tree[_block.PROB, :num_held].view(np.float32)[:] = [prob for _, _, prob in nodes]
+    before = tree[:, :num_held].copy()
     common = [token for token in ours._common.tolist() if token >= 0]
-    expected = reference.successors.recycled_tree(
-        theirs, chances_of(ours), context, common, nodes, room, depth, MIN_PROB
-    )
+    falling = sorted(slopes, reverse=True)  # the cost of a further position from 1, 2, ... positions on
+    bounds = room, depth, MIN_PROB, [slope / WORTH_FACTOR for slope in falling]
+    expected = reference.successors.recycled_nodes(theirs, chances_of(ours), context, common, nodes, *bounds, price)
     pair = (context[-2] if len(context) > 1 else -1, context[-1])
-    block, size = ours.grow(pair, held, n, room, depth, np.zeros(room + 2), 1.0)
-    if room == 0:
-        assert size == n
-        return
-    got = dict(zip(paths_of(block, size), block[core.ROW_PROB, :size].view(np.float32).tolist()))
-    assert len(got) == size == len(expected)
-    # equal chances may come in another order; the chances themselves must agree, and nearly all paths
-    assert sorted(got.values()) == pytest.approx(sorted(prob for _, prob in expected), abs=1e-6)
-    smallest = min(got.values(), default=0.0)
-    sure = {path for path, prob in expected if prob > smallest + 1e-6}
-    assert sure <= set(got)
-    Draft.from_block(np.ascontiguousarray(block[:, :size])).check()
-    assert max((len(path) for path in got), default=0) <= depth
+    size = ours.grow(pair, tree, num_held, room, depth, price, np.array([0.0, *falling, 0.0]))
+    assert np.array_equal(tree[:, :num_held], before)  # what is held stays as it is
+    added = dict(zip(paths_of(tree, size)[num_held:], tree[_block.PROB].view(np.float32)[num_held:size].tolist()))
+    assert len(added) == size - num_held
+    # a chance at the very edge of what pays may fall on either side, and equal chances come in any order
+    assert abs(len(added) - len(expected)) <= 1
+    n = min(len(added), len(expected))
+    assert list(added.values())[:n] == pytest.approx([prob for _, prob in expected][:n], abs=1e-6)
+    smallest = min([*added.values(), *(prob for _, prob in expected)], default=0.0)
+    assert {path for path, prob in expected if prob > smallest + 1e-6} <= set(added)
+    Draft.from_block(np.ascontiguousarray(tree[:, :size])).check()
+    assert all(len(path) <= depth for path in added)
+    assert set(tree[_block.SOURCE, num_held:size].tolist()) <= {RECYCLED}
+    assert set(tree[_block.ORIGIN, num_held:size].tolist()) <= {-1}
+    assert tree[_block.PRICE].view(np.float32)[num_held:size].tolist() == pytest.approx([price] * len(added))
 
 
 def test_a_draft_of_recycled_successors_says_so():
@@ -162,13 +170,13 @@ def test_a_draft_of_recycled_successors_says_so():
 
 def test_costs_bound_the_tree_and_free_nodes_fill_the_budget():
     ours, _, context = filled(4, steps=30)
-    pair, none = (context[-2], context[-1]), np.empty((len(BLOCK_ROWS), 0), np.int32)
-    sizes = [ours.grow(pair, none, 0, 24, 8, np.arange(26) * slope, 1.0)[1] for slope in (0.0, 0.02, 0.1, 0.3, 1.0)]
+    pair, tree = (context[-2], context[-1]), np.empty((_block.NUM_ROWS, 24), np.int32)
+    sizes = [ours.grow(pair, tree, 0, 24, 8, 1.0, np.full(26, slope)) for slope in (0.0, 0.02, 0.1, 0.3, 1.1)]
     assert sizes[0] == 24
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[2] < 24
     assert sizes[-1] == 0
-    cheap = ours.grow(pair, none, 0, 24, 8, np.arange(26) * 0.1, 0.2)[1]
+    cheap = ours.grow(pair, tree, 0, 24, 8, 0.2, np.full(26, 0.1))
     assert cheap < sizes[2]
 
 

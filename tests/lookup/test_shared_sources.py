@@ -5,18 +5,29 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import reference.memory
 import reference.merge
-from hypothesis import given
+import reference.policy
+import reference.session
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zerodraft.lookup import _block
+from zerodraft.lookup._merge import SURE
+from zerodraft.lookup.copy import _copies
+from zerodraft.lookup.copy._text import WINDOW
+from zerodraft.lookup.copy._work import Work
 from zerodraft.lookup.cost import CostCurve
 from zerodraft.lookup.draft import CONTEXT, MEMORY, PHRASE, PREDICTION, Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
+from zerodraft.lookup.memory import _stored
 from zerodraft.lookup.memory.draft_memory import DraftMemory
 from zerodraft.lookup.policy import DraftPolicy
+from zerodraft.lookup.runtime._jit import dtype_of
 from zerodraft.lookup.sources.phrases import PhraseBook
 
 FREE = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.0001)]))  # nodes cost next to nothing
@@ -132,6 +143,111 @@ def test_any_merged_draft_is_a_tree_within_its_bounds(prompt, prediction, rememb
         assert session.index.token_ids.tolist() == alone.index.token_ids.tolist()
 
 
+class WithMemory:
+    """A session with a memory and its oracle: every draft is compared, and what the session believes of its memory.
+
+    What copies of the text propose is asked of their own kernel, which is compared elsewhere.
+    """
+
+    def __init__(self, policy: DraftPolicy, stored: list[list[int]], prompt: list[int]) -> None:
+        self.policy, self.memory = policy, DraftMemory(10_000)
+        self.memory.preload(stored)
+        self.session = Drafter(policy=policy, memory=self.memory).begin(prompt)
+        self.tables = policy.tables()
+        self._chain: list[int] = []
+        self._match = self._position = self._serial = 0
+        self._pointer, self._pointer_serial = -1, 0
+
+    def text_part(self, room: int, depth: int) -> reference.session.Part:
+        """What the session's own text proposes."""
+        session, state = self.session, self.session._states[0]
+        block = np.empty((_block.NUM_ROWS, room), np.int32)
+        work = np.zeros(1, dtype_of(Work))[0]
+        n = _copies.write(session.index.arrays, state, self.tables, work, room, depth, block, 0)
+        draft = Draft.from_block(block[:, :n].copy())
+        nodes = [
+            reference.merge.Node(*node) for node in zip(paths_of(draft), draft.probs.tolist(), draft.origin.tolist())
+        ]
+        return reference.session.Part(nodes, block[_block.PRICE, :n].view(np.float32).tolist())
+
+    def stored_part(self, room: int) -> reference.session.Part:
+        """What the memory proposes; it is remembered until the commit."""
+        context, best = self.session.index.token_ids.tolist()[-4096:], (-1, 0, 0)
+        limits, found = (WINDOW, _stored.LIMIT, self.policy.prompt_lookup_min, 4096), None
+        segments = self.memory._shelf.of(None)
+        for segment in [*(s for s in segments if s.serial == self._pointer_serial), *segments[::-1]]:
+            is_own = segment.serial == self._pointer_serial
+            arena = segment.index.token_ids.tolist()
+            one = reference.memory.find_stored(arena, context, segment.floor, self._pointer if is_own else -1, *limits)
+            score = Fraction(32 ** min(one[1], 32), 1 + one[2])
+            if one[0] >= 0 and (found is None or score > Fraction(32 ** min(best[1], 32), 1 + best[2])):
+                best, found = one, (segment.serial, arena)
+        if found is None:
+            return reference.session.Part([], [])
+        self._serial, arena = found
+        self._position, self._match, _ = best
+        rest = arena[self._position : self._position + room]
+        self._chain = rest[: rest.index(-1)] if -1 in rest else rest
+        belief = reference.policy.believed(self.beliefs().tolist())
+        of_kinds = self.tables.breaks.tolist(), self.tables.prices.tolist()
+        return reference.session.stored_part(self._chain, self._match, belief, *of_kinds, self.memory.min_prob)
+
+    def beliefs(self) -> np.ndarray:
+        return self.session._states["beliefs"][0, _block.MEMORY].copy()
+
+    def propose(self, room: int, depth: int) -> Draft:
+        draft = self.session.propose(room, depth)
+        draft.check()
+        room, self._chain = min(room, self.policy.max_draft_tokens), []
+        depth = min(room, depth)
+        if not depth:
+            return draft
+        own = self.text_part(room, depth)
+        parts = [own] if own.nodes and own.nodes[0].prob >= SURE else [own, self.stored_part(depth)]
+        expected = reference.session.drafted(parts, self.tables.costs.tolist(), room)
+        assert paths_of(draft) == [node.path for node in expected]
+        assert draft.probs.tolist() == pytest.approx([node.prob for node in expected], rel=1e-4, abs=1e-6)
+        assert draft.origin.tolist() == [node.origin for node in expected]
+        return draft
+
+    def accept(self, draft: Draft, path: tuple[int, ...], more: list[int]) -> None:
+        came = [*draft.token_ids[list(path)].tolist(), *more]
+        expected, agreed = self.beliefs().tolist(), 0
+        if self._chain:
+            chain = self._chain, list(range(-1, len(self._chain) - 1)), self._match
+            expected = reference.policy.learned_from_tree(expected, self.tables.breaks.tolist(), *chain, came, True)
+            while agreed < min(len(came), len(self._chain)) and came[agreed] == self._chain[agreed]:
+                agreed += 1
+        if agreed:
+            self._pointer, self._pointer_serial = self._position + agreed, self._serial
+        self.session.commit(draft, Outcome(path=path, new_ids=tuple(came), stop="rejected"))
+        assert self.beliefs() == pytest.approx(np.array(expected))
+        self._chain = []
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=25), max_size=5),
+    st.lists(st.integers(0, 3), max_size=25),
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(0, 4), st.lists(st.integers(0, 3), max_size=4)),
+        max_size=6,
+    ),
+    st.sampled_from([FREE.curve, CostCurve([(1, 1.0), (21, 2.0)]), CostCurve([(1, 1.0), (5, 2.0)])]),
+    st.integers(1, 3),
+)
+def test_a_session_with_a_memory_drafts_what_the_oracle_does(stored, prompt, steps, curve, shortest):
+    policy = DraftPolicy(cost=curve, max_draft_tokens=16, prompt_lookup_min=shortest)
+    both = WithMemory(policy, stored, prompt)
+    for room, depth, take, new in steps:
+        draft = both.propose(room, depth)
+        leaf, path = len(draft) - 1, []
+        while leaf >= 0:
+            path.insert(0, leaf)
+            leaf = int(draft.parents[leaf])
+        both.accept(draft, tuple(path[:take]), [*new, 1])
+
+
 def test_where_positions_are_dear_unlikely_memories_are_left_out():
     dear = DraftPolicy(cost=CostCurve([(1, 1.0), (2, 1.95)]))
     free = remembering(range(100, 120))
@@ -171,18 +287,9 @@ def test_a_damaged_memory_file_does_not_stop_a_session(tmp_path, caplog):
     assert len(caplog.records) == 1
 
 
-def test_the_fixed_rule_bounds_each_source():
-    policy = DraftPolicy(length_factor=1.0)
-    drafter = Drafter(policy=policy, memory=DraftMemory(), phrases=PhraseBook([[50, 51, 52, 53, 54, 55, 56, 57]]))
-    drafter.memory.add(range(100, 130))
-    assert drafter.begin([7, 103, 104, 105, 106]).propose(16).token_ids.tolist() == [107, 108, 109, 110]
-    assert drafter.begin([50, 51, 52]).propose(16).token_ids.tolist() == [53, 54, 55]
-
-
-@pytest.mark.parametrize("length_factor", [None, 1.0])
 @pytest.mark.parametrize("shortest", [1, 4, 5, 40, 600])
-def test_the_shortest_match_binds_memory_and_phrases(shortest, length_factor):
-    policy = dataclasses.replace(FREE, prompt_lookup_min=shortest, prompt_lookup_max=4096, length_factor=length_factor)
+def test_the_shortest_match_binds_memory_and_phrases(shortest):
+    policy = dataclasses.replace(FREE, prompt_lookup_min=shortest, prompt_lookup_max=4096)
     text = list(range(2000, 3000))
     drafter = Drafter(policy=policy, memory=DraftMemory(), phrases=PhraseBook([text], min_match=1))
     alone = Drafter(policy=policy, memory=drafter.memory)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference.suffix_tree import SuffixOracle
 
@@ -140,6 +140,7 @@ def test_chain(text: Text, max_tokens: int, min_prob: float) -> None:
 
 @settings(max_examples=200)
 @given(texts, st.integers(0, 12), st.integers(2, MAX_BRANCHES), st.sampled_from([0.0, 0.1, 0.3, 1.0]))
+@example([0, 0, 0, 0, 0, 1, 0], 4, 2, 0.0)  # equal shares, by other divisions
 def test_tree(text: Text, max_tokens: int, max_branches: int, min_prob: float) -> None:
     oracle = SuffixOracle(text)
     draft = build(text).propose(max_tokens, max_branches=max_branches, min_prob=min_prob)

@@ -144,7 +144,7 @@ def test_a_commit_without_a_proposal_compares_nothing() -> None:
     assert np.array_equal(beliefs, before)
 
 
-@pytest.mark.parametrize("stop", ["eos", "stop", "length", "guard"])
+@pytest.mark.parametrize("stop", ["eos", "stop", "length"])
 def test_a_cut_teaches_nothing(stop: str) -> None:
     for teaches, reason in ((False, stop), (True, "rejected")):
         session = with_tree.begin([1, 2, 3, 1, 2])

@@ -10,8 +10,8 @@ from reference.text import BARRIER, LONG_GRAM, match_length
 class Memory:
     """Texts in the order they came; the oldest leave first."""
 
-    def __init__(self, max_tokens: int, min_len: int, min_prob: float) -> None:
-        self.max_tokens, self.min_len, self.min_prob = max_tokens, min_len, min_prob
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
         self.texts: list[tuple[object, str | None, list[int]]] = []  # (identity, namespace, tokens)
 
     @property
@@ -30,18 +30,42 @@ class Memory:
         while self.num_tokens > num_tokens:
             del self.texts[0]
 
-    def propose(self, context: list[int], max_tokens: int, namespace: str | None, score_cap: int = 32) -> list[int]:
-        """What followed the longest match of the end of the context, the newest among equals and the very long."""
-        best: tuple[int, list[int]] = (0, [])
-        for _, owner, text in self.texts:
-            for place in range(1, len(text)):
-                n = 0
-                while n < min(place, len(context)) and text[place - 1 - n] == context[-1 - n]:
-                    n += 1
-                if owner == namespace and n >= self.min_len and min(n, score_cap) >= min(best[0], score_cap):
-                    best = n, text[place:]
-        n, rest = best
-        return [token for i, token in enumerate(rest[:max_tokens]) if n / (n + i + 1.0) >= self.min_prob]
+    def of(self, namespace: str | None) -> list[list[int]]:
+        """The texts of one namespace."""
+        return [tokens for _, owner, tokens in self.texts if owner == namespace]
+
+
+Arena = tuple[list[int], int]  # texts, each followed by a barrier, and where the first begins that is still alive
+
+
+def live_texts(arenas: list[Arena]) -> list[list[int]]:
+    """The texts that are alive, oldest first."""
+    texts: list[list[int]] = []
+    for tokens, floor in arenas:
+        text: list[int] = []
+        for token in tokens[floor:]:
+            if token == BARRIER:
+                texts.append(text)
+                text = []
+            else:
+                text.append(token)
+    return texts
+
+
+def propose_stored(
+    arenas: list[Arena], context: list[int], max_tokens: int, limit: int, min_len: int, min_prob: float
+) -> list[int]:
+    """What followed the longest match of the end of the context: of all that are 32 and more, and among equals, the
+    newest; at most ``limit`` places are looked at for each of the last four tokens and the last one of an arena."""
+    best: tuple[int, list[int]] = (0, [])
+    for tokens, floor in arenas:
+        place, n, _ = find_stored(tokens, context, floor, -1, 0, limit, min_len, 4096)
+        if place >= 0 and min(n, 32) >= min(best[0], 32):
+            best = n, tokens[place:]
+    n, rest = best
+    rest = rest[:max_tokens]
+    rest = rest[: rest.index(BARRIER)] if BARRIER in rest else rest
+    return [token for i, token in enumerate(rest) if n / (n + i + 1.0) >= min_prob]
 
 
 def find_stored(

@@ -222,8 +222,8 @@ def learned_from_tree(
 ) -> list[float]:
     """Log weights of the kinds after ``came`` followed a text of which a tree of continuations was known.
 
-    A token that is among the branches where it comes is right, any other one is wrong; behind a wrong one, and where the
-    tree ends, nothing more is said. Each counts like a token of one copy with this match.
+    A token that is among the branches where it comes is right, any other one is wrong; behind a wrong one, and where
+    the tree ends, nothing more is said. Each counts like a token of one copy with this match.
     """
     weights, last, node = list(log_weights), len(breaks[0]) - 1, -1
     for depth, token in enumerate(came):

@@ -61,45 +61,45 @@ def ranks_counted(table: SuccessorTable, context: list[int], common: list[int], 
     return counted
 
 
-def recycled_tree(
+def recycled_nodes(
     table: SuccessorTable,
     chances: list[list[float]],
     context: list[int],
     common: list[int],
     held: list[tuple[int, int, float]],
-    max_nodes: int,
+    max_new: int,
     max_depth: int,
     min_prob: float,
+    least_worth: list[float],
+    price: float = 1.0,
 ) -> list[tuple[tuple[int, ...], float]]:
-    """Nodes as (path of tokens, probability), likeliest first: those of ``held`` (token, parent, probability) and the
-    recycled ones, where children that ``held`` has take their share first."""
+    """The nodes that are hung into a tree, as (path of tokens, probability), likeliest first.
+
+    ``held`` is that tree as (token, parent, probability). Recycled children of a node share what its children there
+    leave over. The n-th new node, from 0, is added if its probability times ``price`` is worth ``least_worth[n]``.
+    """
     paths: list[tuple[int, ...]] = []
     for token, parent, _ in held:
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     given = {path: prob for path, (_, _, prob) in zip(paths, held)}
-    reach: dict[tuple[int, ...], float] = {(): 1.0}
-    taken: list[tuple[tuple[int, ...], float]] = []
-    while len(taken) < max_nodes:
+    reach: dict[tuple[int, ...], float] = {(): 1.0} | given
+    added: list[tuple[tuple[int, ...], float]] = []
+    while len(added) < max_new:
         best, best_prob = None, 0.0
         for path, prob in reach.items():
             if len(path) >= max_depth:
                 continue
-            here = {p[-1]: q for p, q in given.items() if p[:-1] == path} if path in given or path == () else {}
-            left = 1.0 - sum(here.values()) / prob
+            here = [q for p, q in given.items() if len(p) == len(path) + 1 and p[:-1] == path]
+            left = 1.0 - sum(here) / prob
             for successors, kind in table.asked(context + list(path), common):
-                for rank, token in enumerate(successors):
-                    child = (*path, token)
-                    if child in reach or token in here or left <= 0:
-                        continue
+                unused = [(rank, token) for rank, token in enumerate(successors) if (*path, token) not in reach]
+                if unused and left > 0:
+                    rank, token = unused[0]
                     chance = prob * left * chances[kind][rank]
                     if chance >= min_prob and chance > best_prob:
-                        best, best_prob = child, chance
-                    break
-        for path, prob in given.items():
-            if path not in reach and path[:-1] in reach and prob > best_prob:
-                best, best_prob = path, prob
-        if best is None:
-            return taken
+                        best, best_prob = (*path, token), chance
+        if best is None or best_prob * price < least_worth[len(added)]:
+            return added
         reach[best] = best_prob
-        taken.append((best, best_prob))
-    return taken
+        added.append((best, best_prob))
+    return added

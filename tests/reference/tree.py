@@ -12,6 +12,14 @@ def path_to(node: int, parents: list[int]) -> list[int]:
     return path
 
 
+def likeliest_chain(parents: list[int], probs: list[float]) -> list[int]:
+    """From the root down always the likeliest child, of equal ones the first."""
+    chain: list[int] = []
+    while children := [node for node, parent in enumerate(parents) if parent == (chain[-1] if chain else -1)]:
+        chain.append(max(children, key=lambda node: (probs[node], -node)))
+    return chain
+
+
 def greedy_walk(
     picks: list[int], token_ids: list[int], parents: list[int], verify: list[bool]
 ) -> tuple[list[int], int]:
