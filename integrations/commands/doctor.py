@@ -73,7 +73,7 @@ def kernels() -> dict[str, Any]:
     seconds = warm_up()
     core = sys.modules["zerodraft.lookup.copy._text"]
     cache = next((value._cache for value in vars(core).values() if hasattr(value, "_cache")), None)
-    place = getattr(cache, "_cache_path", None)
+    place = getattr(cache, "cache_path", None)
     return {
         "seconds": seconds,
         "num_compiled": num_compiled(),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +19,12 @@ from zerodraft.lookup.copy._text import MAX_MATCH
 from zerodraft.lookup.copy.ngram_index import BULK
 from zerodraft.lookup.draft import Draft, IntArray, as_token_ids
 from zerodraft.lookup.memory import _stored as core
+from zerodraft.lookup.memory import manifest as manifests
 from zerodraft.lookup.memory._stored import MAX_CHAIN
-from zerodraft.lookup.memory.files import Stamp, list_files, merged_with_small, opened, path_of, stamp_of
-from zerodraft.lookup.memory.manifest import (
-    MANIFEST,
-    SUFFIX,
-    Manifest,
-    NoMemoryError,
-    TokenizerError,
-    is_memory,
-    locked,
-    read_manifest,
-    remove_recycler,
-    write_manifest,
-)
+from zerodraft.lookup.memory.files import Stamp, list_files, merged_with_small, opened, path_of, stamp_of, write_new
+from zerodraft.lookup.memory.manifest import MANIFEST, Manifest, NoMemoryError, TokenizerError
 from zerodraft.lookup.memory.segment import Segment, text_digest
-from zerodraft.lookup.memory.segment_file import MAX_NAMESPACE, MemoryFileError, open_segment, write_segment
+from zerodraft.lookup.memory.segment_file import MAX_NAMESPACE, MemoryFileError, open_segment
 from zerodraft.lookup.memory.shelf import Shelf
 from zerodraft.lookup.memory.view import MemoryView
 from zerodraft.lookup.runtime._jit import direct
@@ -67,6 +57,10 @@ class DraftMemory:
     once they are written, only added and removed. A file is checked before its content is used, so a directory from a
     stranger can at worst draft nonsense (which the target model rejects) or raise MemoryFileError. The one thing a
     stranger must not do is to shorten a file while it is mapped.
+
+    Attributes:
+        directory: where the memory is kept, None while it lives in this process only.
+        tokenizer: fingerprint of the tokenizer whose ids these are, None while nobody has said.
 
     >>> memory = DraftMemory(max_tokens=100)
     >>> memory.add([1, 2, 3, 4, 5, 6, 7], namespace="alice")
@@ -112,10 +106,10 @@ class DraftMemory:
         self._shelf = Shelf(self.max_tokens)
         self._views: dict[str | None, tuple[Shelf, int, MemoryView]] = {}
         self._last_stamp = 0
-        self._directory: Path | None = None
+        self.directory: Path | None = None
         self._listed: dict[str, Segment] = {}  # files of the manifest as last read, those evicted here included
         self._manifest_stamp: Stamp | None = None
-        self._tokenizer: str | None = None
+        self.tokenizer: str | None = None
         if tokenizer is not None:
             self.bind_tokenizer(tokenizer)
         if directory is not None:
@@ -140,24 +134,15 @@ class DraftMemory:
             MemoryFileError: there is no memory, or its files are not sound.
         """
         flag("verify", verify)
-        if not is_memory(path_of(directory)):
+        if not manifests.is_memory(path_of(directory)):
             raise NoMemoryError(f"{os.fspath(directory)}: no memory here")
-        options: dict[str, Any] = {"min_match_len": min_match_len, "min_prob": min_prob, "tokenizer": tokenizer}
-        memory = cls(max_tokens, **options, directory=directory)
+        memory = cls(
+            max_tokens, min_match_len=min_match_len, min_prob=min_prob, directory=directory, tokenizer=tokenizer
+        )
         if verify:
             for segment in memory._shelf:
                 segment.blocks.check_all()
         return memory
-
-    @property
-    def directory(self) -> Path | None:
-        """Where the memory is kept, None while it lives in this process only."""
-        return self._directory
-
-    @property
-    def tokenizer(self) -> str | None:
-        """Fingerprint of the tokenizer whose ids these are, None while nobody has said."""
-        return self._tokenizer
 
     def bind_tokenizer(self, fingerprint: str) -> None:
         """Say whose ids these are; from then on nobody else's are taken. ``save`` writes it into the directory.
@@ -172,10 +157,10 @@ class DraftMemory:
         if not isinstance(fingerprint, str) or not 0 < len(fingerprint) <= _MAX_TOKENIZER:
             raise ValueError(f"tokenizer must be a text of 1 to {_MAX_TOKENIZER} characters, got {fingerprint!r:.80}")
         with self._lock:
-            if self._tokenizer not in (None, fingerprint):
-                where = "this memory" if self._directory is None else self._directory
-                raise TokenizerError(f"{where}: holds ids of the tokenizer {self._tokenizer}, got {fingerprint}")
-            self._tokenizer = fingerprint
+            if self.tokenizer not in (None, fingerprint):
+                where = "this memory" if self.directory is None else self.directory
+                raise TokenizerError(f"{where}: holds ids of the tokenizer {self.tokenizer}, got {fingerprint}")
+            self.tokenizer = fingerprint
 
     @property
     def num_tokens(self) -> int:
@@ -217,7 +202,9 @@ class DraftMemory:
         flag("skip_known", skip_known)
         if len(tokens) == 0 or (skip_known and self.contains(tokens, namespace)):
             return False
-        built = _built(tokens[-self.max_tokens :], namespace) if len(tokens) >= BULK else None
+        built = Segment(namespace) if len(tokens) >= BULK else None
+        if built is not None:  # a segment of its own, so that nobody waits for the lock while it is indexed
+            built.add(tokens[-self.max_tokens :], 0)
         with self._lock:
             self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
             if built is None:
@@ -240,12 +227,9 @@ class DraftMemory:
         digest = text_digest(as_token_ids(ids)[-self.max_tokens :])
         with self._lock:
             for segment in self._shelf.of(namespace)[::-1]:
-                try:
+                with self._dropped_if_damaged(segment):
                     if segment.holds(digest):
                         return True
-                except MemoryFileError:
-                    self._shelf.discard(segment)
-                    raise
         return False
 
     def preload(
@@ -296,8 +280,8 @@ class DraftMemory:
         check_namespace(namespace)
         with self._file_lock:
             before = sum(segment.num_live_tokens for segment in self._shelf.of(namespace))
-            if self._directory is not None:
-                self._clear_files(self._directory, namespace)
+            if self.directory is not None:
+                self._clear_files(self.directory, namespace)
             with self._lock:
                 self._shelf.clear(namespace)
             return before
@@ -344,15 +328,15 @@ class DraftMemory:
         """
         if directory is not None:
             self._bind(directory)
-        if self._directory is None:
+        if self.directory is None:
             raise ValueError("save needs a directory: none was given, here or before")
-        with self._file_lock, locked(self._directory):
+        with self._file_lock, manifests.locked(self.directory):
             with self._lock:
                 ours = [segment for segment in self._shelf if segment.name is None]
                 for segment in ours:
                     segment.name = ""  # sealed: what is added from now on goes into a new segment
             try:
-                self._publish(self._directory, ours)
+                self._publish(self.directory, ours)
             except BaseException:
                 for segment in ours:
                     segment.name = None
@@ -365,13 +349,13 @@ class DraftMemory:
             ValueError: the memory has no directory.
             MemoryFileError: unsound files; what was known before stays in use.
         """
-        if self._directory is None:
+        if self.directory is None:
             raise ValueError("refresh needs a memory with a directory")
         with self._file_lock:
-            stamp = stamp_of(self._directory / MANIFEST)
+            stamp = stamp_of(self.directory / MANIFEST)
             if stamp is not None and stamp == self._manifest_stamp:
                 return False
-            had_some, listed = bool(self._listed), self._open_listed(self._directory)
+            had_some, listed = bool(self._listed), self._open_listed(self.directory)
             self._show(listed, stamp, [])
             return had_some or bool(listed)
 
@@ -398,8 +382,14 @@ class DraftMemory:
         Raises:
             MemoryFileError: it is damaged; the segment is not used again.
         """
-        try:
+        with self._dropped_if_damaged(segment):
             segment.blocks.check(block)
+
+    @contextlib.contextmanager
+    def _dropped_if_damaged(self, segment: Segment) -> Iterator[None]:
+        """Do not use a segment again whose file turns out to be damaged."""
+        try:
+            yield
         except MemoryFileError:
             with self._lock:
                 self._shelf.discard(segment)
@@ -420,22 +410,21 @@ class DraftMemory:
 
     def _bind(self, directory: str | os.PathLike[str]) -> None:
         path = path_of(directory).resolve()
-        if self._directory not in (None, path):
-            raise ValueError(f"this memory is kept in {self._directory}, got {path}")
+        if self.directory not in (None, path):
+            raise ValueError(f"this memory is kept in {self.directory}, got {path}")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise ValueError(
-                f"directory must be a folder, got {os.fspath(directory)}: {error.filename} is not"
-            ) from None
-        read_manifest(path)  # what is not a memory's is refused before anything is written there
-        self._directory = path
+            got = f"{os.fspath(directory)}: {error.filename} is not"
+            raise ValueError(f"directory must be a folder, got {got}") from None
+        manifests.read_manifest(path)  # what is not a memory's is refused before anything is written there
+        self.directory = path
 
     def _open_listed(self, directory: Path) -> list[Segment]:
         """The segments of the manifest in its order; what was evicted or found damaged here stays so."""
         for attempt in range(_NUM_REREADS):
             time.sleep(0.001 * attempt)
-            manifest = read_manifest(directory)
+            manifest = manifests.read_manifest(directory)
             if manifest.tokenizer is not None:
                 self.bind_tokenizer(manifest.tokenizer)
             try:
@@ -446,32 +435,23 @@ class DraftMemory:
 
     def _publish(self, directory: Path, ours: list[Segment]) -> None:
         """Write ``ours`` and the manifest that names them; the directory is locked."""
-        shelf = Shelf(self.max_tokens)
-        for segment in self._open_listed(directory):
-            shelf.append(segment)
+        shelf = Shelf(self.max_tokens, self._open_listed(directory))
         if not (directory / MANIFEST).exists():  # so that segment files without one always mean that it was lost
-            write_manifest(directory, Manifest())
+            manifests.write_manifest(directory, Manifest())
         for segment in ours:
             with self._lock:
                 live = segment.copy()
-            if live.is_empty:
-                continue
-            name = uuid.uuid4().hex + SUFFIX
-            write_segment(directory / name, merged_with_small(shelf, live))
-            shelf.append(open_segment(directory / name))
-        list_files(directory, shelf, self._tokenizer)
-        self._show(list(shelf), stamp_of(directory / MANIFEST), ours)
+            if not live.is_empty:
+                shelf.append(open_segment(directory / write_new(directory, merged_with_small(shelf, live))))
+        self._show(list(shelf), list_files(directory, shelf, self.tokenizer), ours)
 
     def _clear_files(self, directory: Path, namespace: str | None) -> None:
-        with locked(directory):
-            shelf = Shelf(self.max_tokens)
-            for segment in self._open_listed(directory):
-                if segment.namespace != namespace:
-                    shelf.append(segment)
-            remove_recycler(directory, namespace)
+        with manifests.locked(directory):
+            others = [segment for segment in self._open_listed(directory) if segment.namespace != namespace]
+            shelf = Shelf(self.max_tokens, others)
+            manifests.remove_recycler(directory, namespace)
             is_empty = not shelf.namespaces and not any(directory.glob("*.zdrec"))
-            list_files(directory, shelf, None if is_empty else self._tokenizer)
-            self._show(list(shelf), stamp_of(directory / MANIFEST), [])
+            self._show(list(shelf), list_files(directory, shelf, None if is_empty else self.tokenizer), [])
 
     def _show(self, listed: list[Segment], stamp: Stamp | None, replaced: list[Segment]) -> None:
         """Draft from the listed segments and from those in memory that are not among them yet."""
@@ -480,20 +460,10 @@ class DraftMemory:
                 before = self._listed.get(segment.name or "")
                 if before is not None:
                     segment.first_live = max(segment.first_live, before.first_live)
-            shelf = Shelf(self.max_tokens)
             unsaved = [segment for segment in self._shelf if segment.name in (None, "") and segment not in replaced]
-            for segment in (*listed, *unsaved):
-                shelf.append(segment)
-            self._shelf = shelf
+            self._shelf = Shelf(self.max_tokens, (*listed, *unsaved))
             self._listed = {segment.name: segment for segment in listed if segment.name}
             self._manifest_stamp = stamp
-
-
-def _built(tokens: IntArray, namespace: str | None) -> Segment:
-    """A long text as a segment of its own, so that nobody waits for the lock while it is indexed."""
-    segment = Segment(namespace)
-    segment.add(tokens, 0)
-    return segment
 
 
 def check_namespace(namespace: object) -> None:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
-from zerodraft.lookup.memory.manifest import (
-    MANIFEST,
-    Entry,
-    Manifest,
-    read_manifest,
-    remove_unlisted,
-    sync_directory,
-    write_manifest,
-)
+from zerodraft.lookup.memory import manifest as manifests
+from zerodraft.lookup.memory.manifest import MANIFEST, SUFFIX, Entry, Manifest
 from zerodraft.lookup.memory.segment import Segment
-from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment
+from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment, write_segment
 from zerodraft.lookup.memory.shelf import Shelf
 
 Stamp = tuple[int, int, int]
 
 
-def list_files(directory: Path, shelf: Shelf, tokenizer: str | None) -> None:
-    """Make the directory hold exactly the files of the shelf; it is locked."""
+def list_files(directory: Path, shelf: Shelf, tokenizer: str | None) -> Stamp | None:
+    """Make the directory hold exactly the files of the shelf; it is locked. Returns the manifest's stamp."""
     manifest = Manifest([Entry(segment.name, segment.first_live) for segment in shelf if segment.name], tokenizer)
-    if not (directory / MANIFEST).exists() or manifest != read_manifest(directory):
-        sync_directory(directory)
-        write_manifest(directory, manifest)
-    remove_unlisted(directory, manifest.entries)
+    if not (directory / MANIFEST).exists() or manifest != manifests.read_manifest(directory):
+        manifests.sync_directory(directory)
+        manifests.write_manifest(directory, manifest)
+    manifests.remove_unlisted(directory, manifest.entries)
+    return stamp_of(directory / MANIFEST)
+
+
+def write_new(directory: Path, segment: Segment) -> str:
+    """Write a segment to a new file; return the file's name."""
+    name = uuid.uuid4().hex + SUFFIX
+    write_segment(directory / name, segment)
+    return name
 
 
 def path_of(directory: object) -> Path:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from zerodraft.lookup.memory.files import path_of, stamp_of
-from zerodraft.lookup.memory.manifest import (
-    MANIFEST,
-    SUFFIX,
-    Entry,
-    Manifest,
-    NoMemoryError,
-    is_memory,
-    locked,
-    read_manifest,
-    remove_unlisted,
-    segment_files,
-    sync_directory,
-    write_manifest,
-)
+from zerodraft.lookup.memory import manifest as manifests
+from zerodraft.lookup.memory.files import path_of, stamp_of, write_new
+from zerodraft.lookup.memory.manifest import MANIFEST, Entry, Manifest, NoMemoryError
 from zerodraft.lookup.memory.salvage import salvage
 from zerodraft.lookup.memory.segment import Segment, text_digest
-from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment, write_segment
+from zerodraft.lookup.memory.segment_file import MemoryFileError, open_segment
 
 _NUM_REREADS: Final = 20
 
@@ -106,9 +93,9 @@ def repair(directory: Path, *, dry_run: bool = False) -> Examined:
         NoMemoryError: there is no memory here. OSError: it cannot be read or written.
     """
     path = path_of(directory)
-    if not is_memory(path):
+    if not manifests.is_memory(path):
         raise NoMemoryError(f"{directory}: no memory here")
-    with locked(path):
+    with manifests.locked(path):
         examined = _examine(path)
         if examined.problems and not dry_run:
             _rewrite(path, examined)
@@ -116,12 +103,12 @@ def repair(directory: Path, *, dry_run: bool = False) -> Examined:
 
 
 def _examine(directory: Path) -> Examined:
-    if not is_memory(directory):
+    if not manifests.is_memory(directory):
         raise NoMemoryError(f"{directory}: no memory here")
     try:
-        manifest = read_manifest(directory)
+        manifest = manifests.read_manifest(directory)
     except MemoryFileError as error:
-        files = [_found(path, 0) for path in segment_files(directory)]
+        files = [_found(path, 0) for path in manifests.segment_files(directory)]
         return Examined(_once(files), None, str(error), _bad_tables(directory))
     files = [_found(directory / entry.name, entry.first_live) for entry in manifest.entries]
     return Examined(files, manifest.tokenizer, None, _bad_tables(directory))
@@ -194,12 +181,11 @@ def _rewrite(directory: Path, examined: Examined) -> None:
         if file.damage is None:
             entries.append(Entry(file.name, file.first_live))
             continue
-        name = uuid.uuid4().hex + SUFFIX
-        write_segment(directory / name, file.segment)
+        name = write_new(directory, file.segment)
         open_segment(directory / name).blocks.check_all()  # what was read back is what the manifest will name
         entries.append(Entry(name, 0))
-    sync_directory(directory)
-    write_manifest(directory, Manifest(entries, examined.tokenizer))
-    remove_unlisted(directory, entries)
+    manifests.sync_directory(directory)
+    manifests.write_manifest(directory, Manifest(entries, examined.tokenizer))
+    manifests.remove_unlisted(directory, entries)
     for path, _ in examined.bad_tables:
         path.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,18 @@ from zerodraft.lookup.memory._stored import TRUSTED
 _serials: Final = itertools.count(1)
 
 
-class Blocks(Protocol):
-    """Which parts of an arena that lies in a file have been checked.
+class Blocks:
+    """Which parts of an arena have been checked: all of one that this process wrote itself, as here.
 
     Attributes:
         checked: uint8 (num_blocks,), 1 where the block's checksum was found right.
-        bases: int64 (5,), byte offsets of tokens, links_1, links_n, heads_1 and heads_n.
+        bases: int64 (5,), byte offsets of tokens, links_1, links_n, heads_1 and heads_n in a file.
         shift: log2 of the block size in bytes.
     """
 
-    checked: npt.NDArray[np.uint8]
-    bases: npt.NDArray[np.int64]
-    shift: int
+    checked: npt.NDArray[np.uint8] = np.ones(1, np.uint8)
+    bases: npt.NDArray[np.int64] = np.zeros(5, np.int64)
+    shift = TRUSTED
 
     def check(self, block: int) -> None:
         """Mark the block as checked, or raise MemoryFileError."""
@@ -38,21 +38,7 @@ class Blocks(Protocol):
         """Check every block that has not been checked yet."""
 
 
-class _Trusted:
-    """The blocks of an arena that this process wrote itself: there is nothing to check."""
-
-    checked = np.ones(1, np.uint8)
-    bases = np.zeros(5, np.int64)
-    shift = TRUSTED
-
-    def check(self, block: int) -> None:
-        raise AssertionError(f"block {block} of an arena in memory needs no check")
-
-    def check_all(self) -> None:
-        pass
-
-
-_TRUSTED = _Trusted()
+_TRUSTED: Final = Blocks()
 
 
 class _TextDigests:

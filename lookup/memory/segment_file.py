@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zerodraft.lookup.copy._text import BARRIER, Text
 from zerodraft.lookup.copy.ngram_index import NgramIndex
-from zerodraft.lookup.memory.segment import Segment
+from zerodraft.lookup.memory.segment import Blocks, Segment
 from zerodraft.lookup.runtime.whole_file import write_whole
 
 MAGIC: Final = b"ZDRAFTSG"
@@ -60,26 +60,22 @@ class Header(NamedTuple):
         """Byte offsets in the payload of tokens, both rows of links, both tables, ends, stamps, and of its end."""
         return _layout(self.length, self.num_texts, *self.slots)[0]
 
+    def arrays(self, payload: memoryview) -> list[Any]:
+        """The seven arrays of a payload that is there in full."""
+        sizes = (*[self.length] * 3, *self.slots, *[self.num_texts] * 2)
+        types = (*["<i4"] * 5, *["<i8"] * 2)
+        return [np.frombuffer(payload, *which) for which in zip(types, sizes, self.offsets)]
 
-class FileBlocks:
+
+class FileBlocks(Blocks):
     """The checksums of one mapped file, verified block by block when a block is first read."""
 
     shift = BLOCK_BYTES.bit_length() - 1
 
-    def __init__(
-        self,
-        path: Path,
-        payload: memoryview,
-        sums: npt.NDArray[np.uint32],
-        bases: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-    ) -> None:
-        self.checked = np.zeros(len(sums), np.uint8)
-        self.bases = bases
-        self._path = path
-        self._payload = payload
-        self._sums = sums
-        self._ends = ends
+    def __init__(self, path: Path, payload: memoryview, header: Header, ends: npt.NDArray[np.int64]) -> None:
+        self.checked = np.zeros(len(header.sums), np.uint8)
+        self.bases = np.array(header.offsets[:5], np.int64)
+        self._path, self._payload, self._sums, self._ends = path, payload, header.sums, ends
         self._is_whole = False
 
     def check(self, block: int) -> None:
@@ -120,22 +116,11 @@ def write_segment(path: Path, segment: Segment) -> int:
     _refuse_big_endian()
     segment = compacted(segment)
     index = segment.index
-    tokens, links_1, links_n, heads_1, heads_n = index.arrays
-    payload, _ = _layout(len(index), segment.num_texts, len(heads_1), len(heads_n))
-    arrays: tuple[npt.NDArray[Any], ...] = (
-        tokens[: len(index)],
-        links_1[: len(index)],
-        links_n[: len(index)],
-        heads_1,
-        heads_n,
-        np.asarray(segment.ends, np.int64),
-        np.asarray(segment.stamps, np.int64),
-    )
-    data = bytearray(payload[-1])
-    for at, array in zip(payload, arrays):
-        data[at : at + array.nbytes] = array.tobytes()
-    sums = [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
-    header = _header(segment, sums)
+    *rows, heads_1, heads_n = index.arrays
+    arrays = [*(row[: len(index)] for row in rows), heads_1, heads_n]
+    arrays += [np.asarray(numbers, np.int64) for numbers in (segment.ends, segment.stamps)]
+    data = b"".join(array.tobytes() for array in arrays)
+    header = _header(segment, [zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)])
     write_whole(path, header, data)
     return len(header) + len(data)
 
@@ -153,7 +138,15 @@ def open_segment(path: Path) -> Segment:
     header = read_header(path, mapped)
     if len(mapped) != header.header_bytes + header.offsets[-1]:
         raise MemoryFileError(f"{path}: cut or impossible: its sizes do not fit together")
-    return _build(path, mapped, header)
+    payload = mapped[header.header_bytes :]
+    *arrays, ends, stamps = header.arrays(payload)
+    blocks = FileBlocks(path, payload, header, ends)
+    for block in range(header.offsets[5] >> blocks.shift, len(header.sums)):  # ends and stamps are needed at once
+        blocks.check(block)
+    if ends[0] < 1 or ends[-1] != header.length - 1 or (np.diff(ends) < 2).any():
+        raise MemoryFileError(f"{path}: its text ends are impossible")
+    index = NgramIndex.over(Text(*arrays), header.used)
+    return Segment(header.namespace, index, ends, stamps, blocks=blocks, name=path.name)
 
 
 def map_file(path: Path) -> memoryview:
@@ -188,59 +181,35 @@ def read_header(path: Path, mapped: memoryview) -> Header:
     Raises:
         MemoryFileError: another version, or a header that is cut, damaged or impossible.
     """
-    magic, version, header_bytes, length, num_texts, slots_1, slots_n, used_1, used_n, block_bytes, name_bytes, crc = (
-        _HEADER.unpack_from(mapped)
-    )
+    magic, version, header_bytes, length, num_texts, *tables, block_bytes, name_bytes, crc = _HEADER.unpack_from(mapped)
+    slots, used = (tables[0], tables[1]), (tables[2], tables[3])
     if magic != MAGIC:
         raise MemoryFileError(f"{path}: not a memory file of zerodraft")
     if version != VERSION:
         raise MemoryFileError(f"{path}: version {version}, this zerodraft reads version {VERSION}")
-    possible = (
-        block_bytes == BLOCK_BYTES
-        and 0 < num_texts < length <= _MAX_LENGTH
-        and _is_table(slots_1, used_1)
-        and _is_table(slots_n, used_n)
-        and (name_bytes == _NO_NAMESPACE or name_bytes < MAX_NAMESPACE)
-    )
-    num_blocks = _layout(length, num_texts, slots_1, slots_n)[1] if possible else 0
-    expected = _header_bytes(0 if name_bytes == _NO_NAMESPACE else name_bytes, num_blocks)
-    if not possible or header_bytes != expected or len(mapped) < header_bytes:
+    name_bytes = -1 if name_bytes == _NO_NAMESPACE else name_bytes
+    is_possible = block_bytes == BLOCK_BYTES and 0 < num_texts < length <= _MAX_LENGTH and name_bytes < MAX_NAMESPACE
+    is_possible = is_possible and all(map(_is_table, slots, used))
+    num_blocks = _layout(length, num_texts, *slots)[1] if is_possible else 0
+    expected = _header_bytes(max(name_bytes, 0), num_blocks)
+    if not is_possible or header_bytes != expected or len(mapped) < header_bytes:
         raise MemoryFileError(f"{path}: cut or impossible: its sizes do not fit together")
     head = bytearray(mapped[:header_bytes])
     head[_HEADER.size - 4 : _HEADER.size] = bytes(4)
     if zlib.crc32(head) != crc:
         raise MemoryFileError(f"{path}: its header is damaged")
-    name = None if name_bytes == _NO_NAMESPACE else head[_HEADER.size : _HEADER.size + name_bytes]
     try:
-        namespace = None if name is None else name.decode()
+        namespace = None if name_bytes < 0 else head[_HEADER.size : _HEADER.size + name_bytes].decode()
     except UnicodeDecodeError:
         raise MemoryFileError(f"{path}: its namespace is not text") from None
     sums = np.frombuffer(mapped, "<u4", num_blocks, header_bytes - 4 * num_blocks)
-    return Header(header_bytes, length, num_texts, (slots_1, slots_n), (used_1, used_n), namespace, sums)
-
-
-def _build(path: Path, mapped: memoryview, header: Header) -> Segment:
-    length, num_texts, offsets = header.length, header.num_texts, header.offsets
-
-    def view(array: int, count: int, dtype: str) -> Any:
-        return np.frombuffer(mapped, dtype, count, header.header_bytes + offsets[array])
-
-    ends, stamps = view(5, num_texts, "<i8"), view(6, num_texts, "<i8")
-    blocks = FileBlocks(path, mapped[header.header_bytes :], header.sums, np.array(offsets[:5], np.int64), ends)
-    for block in range(offsets[5] >> blocks.shift, len(header.sums)):  # text ends and stamps are needed at once
-        blocks.check(block)
-    if ends[0] < 1 or ends[-1] != length - 1 or (np.diff(ends) < 2).any():
-        raise MemoryFileError(f"{path}: its text ends are impossible")
-    sizes = (length, length, length, *header.slots)
-    arrays = Text(*(view(array, size, "<i4") for array, size in enumerate(sizes)))
-    index = NgramIndex.over(arrays, header.used)
-    return Segment(header.namespace, index, ends, stamps, blocks=blocks, name=path.name)
+    return Header(header_bytes, length, num_texts, slots, used, namespace, sums)
 
 
 def _layout(length: int, num_texts: int, slots_1: int, slots_n: int) -> tuple[list[int], int]:
     """Byte offsets of tokens, both rows of links, both tables, ends, stamps and of the end; the number of blocks."""
     offsets = [0]
-    for size in (4 * length, 4 * length, 4 * length, 4 * slots_1, 4 * slots_n, 8 * num_texts, 8 * num_texts):
+    for size in (*[4 * length] * 3, 4 * slots_1, 4 * slots_n, *[8 * num_texts] * 2):
         offsets.append(offsets[-1] + size)
     return offsets, -(-offsets[-1] // BLOCK_BYTES)
 
@@ -251,25 +220,15 @@ def _header_bytes(name_bytes: int, num_blocks: int) -> int:
 
 
 def _header(segment: Segment, sums: list[int]) -> bytes:
-    index = segment.index
-    name = b"" if segment.namespace is None else segment.namespace.encode()
+    index, name = segment.index, (segment.namespace or "").encode()
     header = bytearray(_header_bytes(len(name), len(sums)))
-    fields = [
-        MAGIC,
-        VERSION,
-        len(header),
-        len(index),
-        segment.num_texts,
-        len(index.arrays.heads_1),
-        len(index.arrays.heads_n),
-        *index.used,
-        BLOCK_BYTES,
-        _NO_NAMESPACE if segment.namespace is None else len(name),
-    ]
-    _HEADER.pack_into(header, 0, *fields, 0)
+    slots = len(index.arrays.heads_1), len(index.arrays.heads_n)
+    name_bytes = _NO_NAMESPACE if segment.namespace is None else len(name)
+    sizes = len(header), len(index), segment.num_texts, *slots, *index.used, BLOCK_BYTES, name_bytes
     header[_HEADER.size : _HEADER.size + len(name)] = name
     header[len(header) - 4 * len(sums) :] = np.array(sums, "<u4").tobytes()
-    _HEADER.pack_into(header, 0, *fields, zlib.crc32(header))
+    _HEADER.pack_into(header, 0, MAGIC, VERSION, *sizes, 0)
+    _HEADER.pack_into(header, 0, MAGIC, VERSION, *sizes, zlib.crc32(header))
     return bytes(header)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from zerodraft.lookup.draft import IntArray
 from zerodraft.lookup.memory.segment import Segment
@@ -19,13 +19,17 @@ class Shelf:
     of date are skipped when they come up.
     """
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, segments: Iterable[Segment] = ()) -> None:
         self.max_tokens = max_tokens
+        # Segments are sealed at this length: few to search, yet what was dropped frees its bytes before long.
+        self.max_segment_tokens = max(64, max_tokens // 4)
         self.num_tokens = 0
         self.version = 0  # another one after every change
         self._segments: dict[Namespace, list[Segment]] = {}
         self._queue: list[tuple[int, int, Namespace]] = []
         self._count = 0
+        for segment in segments:
+            self.append(segment)
 
     def __iter__(self) -> Iterator[Segment]:
         """All segments, namespace by namespace, oldest first."""
@@ -36,11 +40,6 @@ class Shelf:
     def namespaces(self) -> tuple[Namespace, ...]:
         """Namespaces with at least one live text."""
         return tuple(self._segments)
-
-    @property
-    def max_segment_tokens(self) -> int:
-        """Segments are sealed at this length: few to search, yet what was dropped frees its bytes before long."""
-        return max(64, self.max_tokens // 4)
 
     def of(self, namespace: Namespace) -> list[Segment]:
         """The segments of a namespace, oldest first; not to be changed."""
@@ -122,9 +121,8 @@ class Shelf:
                 assert not segment.is_empty, "an empty segment was kept"
                 segment.check_integrity()
             oldest = segments[0].oldest_stamp
-            assert any(e[0] == oldest and e[2] == namespace for e in self._queue), (
-                f"{namespace!r} would never be evicted"
-            )
+            is_queued = any(entry[0] == oldest and entry[2] == namespace for entry in self._queue)
+            assert is_queued, f"{namespace!r} would never be evicted"
         total = sum(segment.num_live_tokens for segment in self)
         assert total == self.num_tokens, f"{total} tokens, counted as {self.num_tokens}"
         assert total <= self.max_tokens, f"{total} tokens, more than the cap of {self.max_tokens}"

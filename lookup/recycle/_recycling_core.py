@@ -20,23 +20,13 @@ A row may end in -1: fewer than K successors are known.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
 from zerodraft.lookup._block import MATCH, ORIGIN, PARENT, PRICE, PROB, RECYCLED, SOURCE, TOKEN
 from zerodraft.lookup._prices import WORTH_FACTOR
-from zerodraft.lookup.runtime._jit import (
-    Floats2D,
-    Ints2D,
-    Longs,
-    ReadFloats,
-    ReadFloats2D,
-    ReadInts,
-    ReadInts2D,
-    ReadLongs,
-    kernel,
-)
+from zerodraft.lookup.runtime._jit import Floats2D, Ints2D, Longs, ReadFloats, ReadInts, ReadInts2D, kernel, record
 
 K: Final = 8
 WAYS: Final = 4
@@ -56,10 +46,52 @@ class Table(NamedTuple):
     state: Longs
 
 
+class Known(NamedTuple):
+    """What successors are drafted from: the lists, the common ones, and how likely each rank of a list is.
+
+    ``chances`` float64 (NUM_CLASSES, K).
+    """
+
+    table: Table
+    common: ReadInts
+    chances: Floats2D
+
+
+class Limits(NamedTuple):
+    """How far a tree may grow.
+
+    Attributes:
+        max_new, max_depth: upper bounds on the nodes that are added and on their depth.
+        price: what an accepted token saves, in forwards over one position.
+        min_prob: a node less likely than this is not drafted.
+        slopes: slopes[r]: the least that each further position of a forward costs from r positions on.
+    """
+
+    max_new: int
+    max_depth: int
+    price: float
+    min_prob: float
+    slopes: ReadFloats
+
+
+@record
+class Position:
+    """The root of a tree or a node, as a place below which successors are hung."""
+
+    depth: int
+    reach: float  # probability that it is reached and right
+    left: float  # the part of it that its children in the tree leave over
+    categories: Annotated[Longs, int, (3,)]  # classes of the lists that can be asked here, -1: there is none
+    places: Annotated[Longs, int, (3,)]  # where these are
+    ranks: Annotated[Longs, int, (3,)]  # how far each is used up
+    ahead: float  # probability of its likeliest successor that is not its child yet
+    token: int  # that successor
+
+
 @kernel
-def home(keys: ReadLongs, key: int) -> int:
+def home(keys: Longs, key: int) -> int:
     """First place of the key's set; the number of sets is a power of two."""
-    mixed = np.uint64(np.int64(key)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     mixed ^= mixed >> np.uint64(32)
     place: int = np.int64(mixed & np.uint64(len(keys) // WAYS - 1)) * WAYS
@@ -67,7 +99,7 @@ def home(keys: ReadLongs, key: int) -> int:
 
 
 @kernel
-def find(keys: ReadLongs, key: int) -> int:
+def find(keys: Longs, key: int) -> int:
     """Place of the key, -1 if it is not held."""
     start = home(keys, key)
     for place in range(start, start + WAYS):
@@ -107,22 +139,7 @@ def put(table: Table, key: int, row: ReadInts) -> None:
 
 
 @kernel
-def move(old: Table, new: Table) -> None:
-    """Move everything into larger arrays. No set can overflow: each splits into sets of its own."""
-    for place in range(len(old.keys)):
-        key = old.keys[place]
-        if key < 0:
-            continue
-        target = home(new.keys, key)
-        while new.keys[target] >= 0:
-            target += 1
-        new.keys[target], new.stamps[target], new.levels[target] = key, old.stamps[place], old.levels[place]
-        for rank in range(K):
-            new.rows[target, rank] = old.rows[place, rank]
-
-
-@kernel
-def fill(table: Table, keys: ReadLongs, levels: ReadLongs, rows: ReadInts2D) -> None:
+def fill(table: Table, keys: Longs, levels: Longs, rows: ReadInts2D) -> None:
     """Write table that were kept elsewhere, in order, each with the level it had."""
     for i in range(len(keys)):
         put(table, keys[i], rows[i])
@@ -195,7 +212,7 @@ def read(table: Table, text: ReadInts) -> None:
 
 @kernel
 def write(
-    table: Table, before: int, last: int, tokens: ReadInts, parents: ReadInts, path: ReadLongs, topk: ReadInts2D
+    table: Table, before: int, last: int, tokens: ReadInts, parents: ReadInts, path: Longs, topk: ReadInts2D
 ) -> None:
     """Store the successors seen after the root and after every node; the accepted path comes last, so it stays.
 
@@ -229,103 +246,71 @@ def has_child(tree: ReadInts2D, n: int, node: int, token: int) -> bool:
 
 
 @kernel
-def next_child(
-    table: Table,
-    common: ReadInts,
-    chances: ReadFloats2D,
-    tree: ReadInts2D,
-    n: int,
-    node: int,
-    categories: Longs,
-    places: Longs,
-    ranks: Longs,
-) -> tuple[float, int]:
-    """The likeliest successor of a node that is not its child yet: (chance, token), (0, -1) if there is none.
-
-    ``ranks`` (3,) says how far each of the three table is used up.
-    """
-    best, token = 0.0, np.int64(-1)
+def look_ahead(known: Known, limits: Limits, tree: ReadInts2D, n: int, node: int, position: Position) -> None:
+    """Find the likeliest successor of a node that is not its child yet; ``ahead`` is 0 where there can be none."""
+    position.ahead, position.token = 0.0, -1
+    if position.depth >= limits.max_depth or position.left <= 0.0:
+        return
     for kind in range(3):
-        if categories[kind] < 0:
-            continue
-        while ranks[kind] < K:
-            rank = ranks[kind]
-            candidate = np.int64(common[rank] if kind == 2 else table.rows[places[kind], rank])
-            if candidate >= 0 and not has_child(tree, n, node, candidate):
-                if chances[categories[kind], rank] > best:
-                    best, token = chances[categories[kind], rank], candidate
+        category, place = position.categories[kind], position.places[kind]
+        while category >= 0 and position.ranks[kind] < K:
+            rank = position.ranks[kind]
+            token = np.int64(known.common[rank] if kind == 2 else known.table.rows[place, rank])
+            if token >= 0 and not has_child(tree, n, node, token):
+                if known.chances[category, rank] > position.ahead:
+                    position.ahead, position.token = known.chances[category, rank], token
                 break
-            ranks[kind] += 1
-    return best, token
+            position.ranks[kind] += 1
+    position.ahead *= position.reach * position.left
+
+
+@kernel
+def stand_at(known: Known, before: int, last: int, tree: ReadInts2D, node: int, positions: list[Position]) -> None:
+    """Fill in the position of a node, -1 the root, from that of its parent."""
+    position, first, second = positions[node + 1], before, last
+    position.depth, position.left, position.reach, position.ranks[:] = 0, 1.0, 1.0, 0
+    if node >= 0:
+        up = tree[PARENT, node]
+        first, second = last if up < 0 else np.int64(tree[TOKEN, up]), np.int64(tree[TOKEN, node])
+        position.depth, position.reach = positions[up + 1].depth + 1, tree[PROB].view(np.float32)[node]
+    for kind in range(3):
+        position.categories[kind] = ask(known.table, first, second, kind, position.places[:])
 
 
 @kernel
 def grow(
-    table: Table,
-    common: ReadInts,
-    chances: ReadFloats2D,
-    before: int,
-    last: int,
-    tree: Ints2D,
-    num_held: int,
-    max_new: int,
-    max_depth: int,
-    price: float,
-    slopes: ReadFloats,
-    min_prob: float,
+    known: Known, before: int, last: int, tree: Ints2D, num_held: int, limits: Limits, positions: list[Position]
 ) -> int:
     """Hang the likeliest successors below the root and the nodes of a tree, best first; return its number of nodes.
 
     They share what a node's children in the tree leave over. It ends where none of them can pay for its position.
 
     Args:
-        chances: (NUM_CLASSES, K) probability of each rank of a list.
-        price: what an accepted token saves, in forwards over one position.
-        slopes: slopes[r]: the least that each further position of a forward costs from r positions on.
+        positions: room for the root and all nodes that the tree may have.
     """
-    # Everything below is by position: 0 is the root, i + 1 is node i of the tree.
-    size = num_held + max_new + 1
-    depth, left, reach = np.zeros(size, np.int64), np.ones(size), np.ones(size)
-    places, categories = np.empty((size, 3), np.int64), np.empty((size, 3), np.int64)
-    ranks, ahead, token = np.zeros((size, 3), np.int64), np.zeros(size), np.full(size, -1, np.int64)
-    probs, prices = tree[PROB].view(np.float32), tree[PRICE].view(np.float32)
-    n, fresh = num_held, 0
+    n, probs, prices = num_held, tree[PROB].view(np.float32), tree[PRICE].view(np.float32)
+    for node in range(-1, n):
+        stand_at(known, before, last, tree, node, positions)
+    for node in range(n):
+        above = positions[tree[PARENT, node] + 1]
+        if above.reach > 0.0:
+            above.left -= positions[node + 1].reach / above.reach
+    for node in range(-1, n):
+        look_ahead(known, limits, tree, n, node, positions[node + 1])
     while True:
-        for position in range(fresh, n + 1):  # those that are new
-            node = position - 1
-            first, second = before, last
-            if node >= 0:
-                up = tree[PARENT, node]
-                first, second = (last if up < 0 else np.int64(tree[TOKEN, up])), np.int64(tree[TOKEN, node])
-                depth[position], reach[position] = depth[up + 1] + 1, probs[node]
-                if reach[up + 1] > 0.0 and node < num_held:
-                    left[up + 1] -= probs[node] / reach[up + 1]
-            for kind in range(3):
-                categories[position, kind] = ask(table, first, second, kind, places[position])
-        for position in range(fresh, n + 1):
-            ahead[position] = 0.0
-            if depth[position] < max_depth and left[position] > 0.0:
-                chance, token[position] = next_child(
-                    table,
-                    common,
-                    chances,
-                    tree,
-                    n,
-                    position - 1,
-                    categories[position],
-                    places[position],
-                    ranks[position],
-                )
-                ahead[position] = reach[position] * left[position] * chance
-        best = ahead[: n + 1].argmax()
-        taken = n - num_held
-        if taken == max_new or ahead[best] < min_prob or ahead[best] * price * WORTH_FACTOR < slopes[1 + taken]:
+        best = 0
+        for at in range(1, n + 1):
+            if positions[at].ahead > positions[best].ahead:
+                best = at
+        parent, taken = positions[best], n - num_held
+        if taken == limits.max_new or parent.ahead < limits.min_prob:
             return n
-        tree[TOKEN, n], tree[PARENT, n], tree[SOURCE, n] = token[best], best - 1, RECYCLED
+        if parent.ahead * limits.price * WORTH_FACTOR < limits.slopes[1 + taken]:
+            return n
+        tree[TOKEN, n], tree[PARENT, n], tree[SOURCE, n] = parent.token, best - 1, RECYCLED
         tree[MATCH, n], tree[ORIGIN, n] = 0, -1
-        probs[n], prices[n] = ahead[best], price
-        fresh, n = n + 1, n + 1
-        chance, token[best] = next_child(
-            table, common, chances, tree, n, best - 1, categories[best], places[best], ranks[best]
-        )
-        ahead[best] = reach[best] * left[best] * chance
+        probs[n], prices[n] = parent.ahead, limits.price
+        stand_at(known, before, last, tree, n, positions)
+        n += 1
+        look_ahead(known, limits, tree, n, n - 1, positions[n])
+        look_ahead(known, limits, tree, n, best - 1, parent)

@@ -35,18 +35,21 @@ class RecyclerShelf:
         """
         with self._lock:
             recycler = self._recyclers.pop(namespace, None)
-            is_new = recycler is None  # an empty one is false, too
-            self._recyclers[namespace] = recycler = TokenRecycler(self._max_keys) if recycler is None else recycler
+            if recycler is None:
+                recycler = self._read(namespace)
+            self._recyclers[namespace] = recycler  # the one used last, last
             while len(self._recyclers) > self._max_namespaces:
                 del self._recyclers[next(iter(self._recyclers))]
-            if is_new and self._directory is not None:
-                try:
-                    kept = read_recycler(recycler_path(self._directory, namespace), self._max_keys)
-                except MemoryFileError as error:  # nothing but speed is lost
-                    _log.warning("starting without recycled tokens: %s", error)
-                else:
-                    recycler = self._recyclers[namespace] = kept or recycler
             return recycler
+
+    def _read(self, namespace: str | None) -> TokenRecycler:
+        kept = None
+        if self._directory is not None:
+            try:
+                kept = read_recycler(recycler_path(self._directory, namespace), self._max_keys)
+            except MemoryFileError as error:  # nothing but speed is lost
+                _log.warning("starting without recycled tokens: %s", error)
+        return TokenRecycler(self._max_keys) if kept is None else kept
 
     def save(self, directory: Path | None = None) -> None:
         """Write every table to the directory, which from now on is the shelf's; without one nothing is done.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
-from typing import Final, NamedTuple
+from collections import Counter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from zerodraft.lookup._block import NUM_ROWS
 from zerodraft.lookup.checks import bounds, int_in, shown
 from zerodraft.lookup.draft import MAX_TOKEN_ID, Draft, IntArray, Outcome
 from zerodraft.lookup.recycle import _recycling_core as core
-from zerodraft.lookup.runtime._jit import direct
+from zerodraft.lookup.runtime._jit import direct, dtype_of
 from zerodraft.lookup.runtime.at_fork import TEXTS, held_at_fork
 
 NUM_TOPK: Final = core.K
@@ -22,7 +22,8 @@ MIN_PROB: Final = 0.002  # a node less likely than this is never drafted
 MAX_READ: Final = 4096
 MAX_COUNTED: Final = 256
 _grow, _learn, _write = direct(core.grow), direct(core.learn), direct(core.write)
-_read, _fill, _move = direct(core.read), direct(core.fill), direct(core.move)
+_read, _fill = direct(core.read), direct(core.fill)
+_POSITION: Final = dtype_of(core.Position)
 _FIRST_PLACES: Final = 1 << 10
 # How often the next token stood at each rank of a list, by the classes of _recycling_core: lists of one token and of
 # two by how often their head had stayed the same, then the rest. Each starts with the weight of _PRIOR_WEIGHT tokens.
@@ -81,10 +82,10 @@ class TokenRecycler:
         max_keys = int_in("max_keys", max_keys, core.WAYS, MAX_KEYS)
         self._max_places = 1 << (max_keys.bit_length() - 1)
         self._lock = held_at_fork(threading.Lock(), TEXTS)
-        self._lists = _empty(min(_FIRST_PLACES, self._max_places), np.zeros(core.NUM_STATE, np.int64))
+        self._lists = _table(min(_FIRST_PLACES, self._max_places))
         prior = np.array([[*row, 1.0 - sum(row)] for row in _PRIORS])
         self._counts = prior * _PRIOR_WEIGHT
-        self._came: dict[int, float] = {}
+        self._came: Counter[int] = Counter()
         self._common = np.full(core.K, -1, np.int32)
 
     def __len__(self) -> int:
@@ -182,29 +183,15 @@ class TokenRecycler:
             return num_held
         with self._lock:
             chances = self._counts[:, : core.K] / self._counts.sum(1, keepdims=True)
-            n: int = _grow(
-                self._lists,
-                self._common,
-                chances,
-                before,
-                last,
-                tree,
-                num_held,
-                max_new,
-                max_depth,
-                price,
-                slopes,
-                MIN_PROB,
-            )
-        return n
+            known = core.Known(self._lists, self._common, chances)
+            limits = core.Limits(max_new, max_depth, price, MIN_PROB, slopes)
+            positions: Any = np.zeros(num_held + max_new + 1, _POSITION)
+            return _grow(known, before, last, tree, num_held, limits, positions)
 
     def lists(self) -> Lists:
         """A copy of everything that is worth keeping."""
         with self._lock:
-            keys, stamps, rows, levels, _ = self._lists
-            held = np.flatnonzero(keys >= 0)
-            held = held[np.argsort(stamps[held])]
-            return Lists(keys[held], levels[held], rows[held], self._counts.copy())
+            return self._held()._replace(counts=self._counts.copy())
 
     @classmethod
     def from_lists(cls, lists: Lists, max_keys: int = 1 << 17) -> TokenRecycler:
@@ -216,23 +203,14 @@ class TokenRecycler:
         made = cls(max_keys)
         keys, levels, rows, counts = lists
         is_end = rows < 0
-        if (
-            (keys < 0).any()
-            or ((levels < 0) | (levels >= core.NUM_LEVELS)).any()
-            or (rows < -1).any()
-            or is_end[:, :1].any()
-            or (is_end[:, :-1] & ~is_end[:, 1:]).any()
-        ):
+        is_sound = (keys >= 0).all() and ((levels >= 0) & (levels < core.NUM_LEVELS)).all() and (rows >= -1).all()
+        if not is_sound or is_end[:, :1].any() or (is_end[:, :-1] & ~is_end[:, 1:]).any():
             raise ValueError("expected keys, levels and successors as a table writes them")
         if not (np.isfinite(counts) & (counts >= 0) & (counts <= core.COUNT_CAP)).all() or not counts.sum(1).all():
             raise ValueError("expected counts as a table keeps them")
         made._make_room(len(keys))
-        _fill(
-            made._lists,
-            np.ascontiguousarray(keys, np.int64),
-            np.ascontiguousarray(levels, np.int64),
-            np.ascontiguousarray(rows, np.int32),
-        )
+        long_keys, long_levels = (np.ascontiguousarray(numbers, np.int64) for numbers in (keys, levels))
+        _fill(made._lists, long_keys, long_levels, np.ascontiguousarray(rows, np.int32))
         made._counts[:] = counts
         return made
 
@@ -251,22 +229,35 @@ class TokenRecycler:
 
     def _count(self, tokens: tuple[int, ...]) -> None:
         """Keep the tokens that came most often, among equals those that came first."""
-        for token in tokens:
-            self._came[token] = self._came.get(token, 0.0) + 1.0
-        common = heapq.nlargest(core.K, self._came, key=self._came.__getitem__)
+        self._came.update(tokens)
+        common = [token for token, _ in self._came.most_common(core.K)]
         self._common[: len(common)] = common
         if len(self._came) > MAX_COUNTED:
-            kept = sorted(self._came, key=self._came.__getitem__, reverse=True)[: MAX_COUNTED // 2]
-            self._came = {token: self._came[token] * 0.5 for token in kept}
+            halves: Any = {token: count * 0.5 for token, count in self._came.most_common(MAX_COUNTED // 2)}
+            self._came = Counter(halves)
 
     def _make_room(self, num_new: int) -> None:
         """Double the table until it would be at most half full, or as large as it may be."""
-        while 2 * (len(self) + num_new) > len(self._lists.keys) < self._max_places:
-            old = self._lists
-            self._lists = _empty(2 * len(old.keys), old.state)
-            _move(old, self._lists)
+        places = len(self._lists.keys)
+        while 2 * (len(self) + num_new) > places < self._max_places:
+            places *= 2
+        if places > len(self._lists.keys):
+            self._lists = _table(places, self._held())
+
+    def _held(self) -> Lists:
+        """All that is held, by the time it was written."""
+        held = np.flatnonzero(self._lists.keys >= 0)
+        held = held[np.argsort(self._lists.stamps[held])]
+        return Lists(self._lists.keys[held], self._lists.levels[held], self._lists.rows[held], self._counts)
 
 
-def _empty(places: int, state: npt.NDArray[np.int64]) -> core.Table:
-    keys, stamps, levels = np.full(places, -1, np.int64), np.zeros(places, np.int64), np.zeros(places, np.int64)
-    return core.Table(keys, stamps, np.full((places, core.K), -1, np.int32), levels, state)
+def _table(places: int, lists: Lists | None = None) -> core.Table:
+    """A table of so many places that holds these lists, the ones written last if it is too small for all."""
+    keys, stamps, levels, state = (
+        np.full(places, -1, np.int64),
+        *(np.zeros(n, np.int64) for n in (places, places, core.NUM_STATE)),
+    )
+    table = core.Table(keys, stamps, np.full((places, core.K), -1, np.int32), levels, state)
+    if lists is not None:
+        _fill(table, lists.keys, lists.levels, lists.rows)
+    return table

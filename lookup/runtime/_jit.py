@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -10,28 +11,23 @@ import os
 import pickle
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
+import numba
 import numpy as np
 import numpy.ma  # numba asks for it at the first array it looks at: in a thread, beside a fork, too late
 import numpy.typing as npt
 from numba import from_dtype, njit, types
 from numba.core import config
-from numba.core.caching import (
-    CompileResultCacheImpl,
-    FunctionCache,
-    IndexDataCacheFile,
-    InTreeCacheLocator,
-    NullCache,
-    UserProvidedCacheLocator,
-    UserWideCacheLocator,
-)
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
 
-from zerodraft.lookup.runtime.user_cache import not_kept
+from zerodraft.lookup.runtime.user_cache import is_writable, not_kept, user_cache
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -50,7 +46,6 @@ Floats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C")
 ReadInts = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 1, "C", readonly=True)]
 ReadInts2D = Annotated[npt.NDArray[np.int32], types.Array(types.int32, 2, "C", readonly=True)]
 ReadLongs = Annotated[npt.NDArray[np.int64], types.Array(types.int64, 1, "C", readonly=True)]
-ReadBytes = Annotated[npt.NDArray[np.uint8], types.Array(types.uint8, 1, "C", readonly=True)]
 ReadFloats = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 1, "C", readonly=True)]
 ReadFloats2D = Annotated[npt.NDArray[np.float64], types.Array(types.float64, 2, "C", readonly=True)]
 Word = Annotated[Any, types.uint64]
@@ -58,7 +53,7 @@ Words = Annotated[npt.NDArray[np.uint64], types.Array(types.uint64, 1, "C")]
 Record = TypeVar("Record", bound=type)
 
 _log = logging.getLogger(__name__)
-_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_ROOM: Final = __package__.rpartition(".")[0]  # the package whose kernels these are
 _PLAIN: Final = {int: types.int64, float: types.float64, bool: types.boolean, type(None): types.void}
 SAY_AFTER: Final = 1.0  # seconds of compiling before it is said
 
@@ -97,13 +92,12 @@ def kernel(function: Kernel) -> Kernel:
     ``int``, ``float``, ``bool`` and None are int64, float64, boolean and void; ``Ints`` and the other names above are
     arrays; a ``record`` is a record, a list of it an array of them; a NamedTuple of such types, or a tuple, is one.
 
-    Machine code is kept where numba keeps it (``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the file, else the
-    user's cache folder; beside the file also read-only). No state of the disk can make the import fail: an unreadable,
-    truncated, altered or unwritable cache costs the compilation again, nothing else. Calls with other types raise a
-    TypeError instead of compiling a second version in mid-decode. Read-only arrays are refused where
-    the annotation does not say ``Read...``.
+    Machine code is kept in ``NUMBA_CACHE_DIR``, else in ``__pycache__`` beside the file, else in the user's cache
+    folder. No state of the disk can make the import fail: an unreadable, truncated, altered or unwritable cache costs
+    the compilation again, nothing else. Calls with other types raise a TypeError instead of compiling a second version
+    in mid-decode. Read-only arrays are refused where the annotation does not say ``Read...``.
 
-    A cache is used as long as no kernel file of the package has changed: kernels call each other across files.
+    What is kept is used as long as no kernel file of the package has changed: kernels call each other across files.
 
     >>> @kernel
     ... def double(x: int) -> int:
@@ -126,12 +120,7 @@ def _compiled(function: Kernel, nogil: bool) -> Kernel:
     dispatcher: Any = njit(nogil=nogil)(function)
     if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT=1 hands the plain function back
         return function
-    try:
-        dispatcher._cache = _TolerantCache(function)
-    except (RuntimeError, OSError) as error:  # no place at all: a frozen program, a zip file without HOME
-        _log.info("no cache for %s: %s", function.__qualname__, error)
-        dispatcher._cache = _NoCache()
-        not_kept(error)
+    dispatcher._cache = _Cache(function)
     dispatcher.compile(_signature(function))
     dispatcher.disable_compile()
     compiled: Kernel = dispatcher
@@ -185,120 +174,75 @@ def direct(of: Kernel) -> Kernel:
     return code
 
 
-class _UserWide(UserWideCacheLocator):  # type: ignore[misc]
-    """The user's cache folder, where the system knows one; numba would else make a folder called "~" right here."""
+class _Cache(NullCache):  # type: ignore[misc]
+    """One file per kernel, signature and processor: machine code behind a digest of it and of whose it is.
 
-    def ensure_cache_path(self) -> None:
-        if not os.path.isabs(self.get_cache_path()):
-            raise OSError(f"no home, so no cache folder: {self.get_cache_path()}")
-        super().ensure_cache_path()
+    Numba's own cache unpickles its index unchecked. Here the name says where to look and the digest says whether this
+    is the code of this kernel, of these sources, signature, processor and numba: a file that is damaged, stale or
+    swapped for another kernel's is a miss, and overwritten when the kernel has been compiled.
 
-
-class _FromAnArchive(_UserWide):
-    """As ``_UserWide`` or in ``NUMBA_CACHE_DIR``, for a file in a zip archive, whatever the archive is called."""
-
-    def __init__(self, function: Callable[..., Any], file: str) -> None:
-        super().__init__(function, file)
-        self._source: str = _digest_of(sys.modules[function.__module__])
-        if config.CACHE_DIR:
-            self._cache_path = os.path.join(config.CACHE_DIR, self.get_suitable_cache_subpath(file))
-
-    def get_source_stamp(self) -> str:
-        return self._source
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> _FromAnArchive | None:
-        module = sys.modules.get(function.__module__)
-        if os.path.exists(file) or not hasattr(getattr(module, "__loader__", None), "archive"):
-            return None
-        try:
-            locator = cls(function, file)
-            locator.ensure_cache_path()
-        except OSError:
-            return None
-        return locator
-
-
-class _BesideTheFile(InTreeCacheLocator):  # type: ignore[misc]
-    """``__pycache__`` beside the file even if it is not writable: a cache shipped with a read-only install is used."""
-
-    def ensure_cache_path(self) -> None:
-        """Ask for nothing; a save that fails is logged and forgotten."""
-
-
-class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (UserProvidedCacheLocator, InTreeCacheLocator, _UserWide, _FromAnArchive, _BesideTheFile)
-
-
-class _BoundFile(IndexDataCacheFile):  # type: ignore[misc]
-    """One file per signature and processor: machine code behind a digest of it and of whose it is.
-
-    Numba keeps an index file beside it, which it unpickles unchecked. Here the name says where to look and the digest
-    says whether this is the code of this kernel, of these sources, signature, processor and numba: a file that is
-    damaged, stale or swapped for another kernel's is a miss, and overwritten when the kernel has been compiled.
+    Attributes:
+        cache_path: the folder where the kernel was found or put, None: nowhere.
     """
 
-    def load(self, key: Any) -> Any:
-        try:
-            content = Path(self._path_of(key)).read_bytes()
-        except FileNotFoundError:
-            return None
-        digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if self._digest(key, body) != digest:
-            raise ValueError(f"{self._path_of(key)} is damaged, stale or of another kernel")
-        return pickle.loads(body)
-
-    def save(self, key: Any, data: Any) -> None:
-        body = self._dump(data)
-        with self._open_for_write(self._path_of(key)) as file:
-            file.write(self._digest(key, body) + body)
-
-    def flush(self) -> None:
-        """Nothing is left to clear: what does not fit is not used, and is overwritten."""
-
-    def _path_of(self, key: Any) -> str:
-        signature, processor, _ = key
-        which = hashlib.sha256(repr((signature, processor)).encode()).hexdigest()[:16]
-        return os.path.join(self._cache_path, f"{self._index_name.removesuffix('.nbi')}.{which}.nbc")
-
-    def _digest(self, key: Any, body: bytes) -> bytes:
-        identity = repr((self._index_name, self._source_stamp, self._version, key)).encode()
-        return hashlib.sha256(hashlib.sha256(identity).digest() + body).digest()
-
-
-class _TolerantCache(FunctionCache):  # type: ignore[misc]
-    """Numba's function cache, except that an entry that does not fit is a miss and a failed save is no error."""
-
-    _impl_class = _CacheImpl
+    cache_path: str | None = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        stamp = (f"{function.__module__}.{function.__qualname__}", _room_stamp())
-        self._cache_file = _BoundFile(self._cache_path, self._impl.filename_base, stamp)
+        self._kernel = f"{function.__module__}.{function.__qualname__}"
+        self._stamp = _room_stamp()
+        file = function.__code__.co_filename
+        is_in_room = self._kernel.startswith(_ROOM) and file == sys.modules[function.__module__].__file__
+        self._folders = _folders(Path(file)) if self._stamp and is_in_room else []
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            found = super().load_overload(sig, target_context)
-        except Exception as error:  # whatever a foreign file can raise while it is unpickled
-            _log.info("cache of %s not usable, compiling: %r", self._name, error)
-            found = None
-        if found is None:
-            compilations.begin()
-        return found
+        target_context.refresh()
+        name, whose = self._name_of(sig, target_context.codegen())
+        for folder in self._folders:
+            try:
+                content = (folder / name).read_bytes()
+                digest, body = content[: len(whose)], content[len(whose) :]
+                if digest == hashlib.sha256(whose + body).digest():
+                    self.cache_path = str(folder)
+                    return CompileResult._rebuild(target_context, *pickle.loads(body))
+                _log.info("%s is damaged, stale or of another kernel", folder / name)
+            except Exception as error:  # no such file, or whatever foreign code can raise while it is unpickled
+                _log.info("%s is not in %s: %r", self._kernel, folder, error)
+        compilations.begin()
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            super().save_overload(sig, data)
-        except Exception as error:  # disk full, read-only
-            _log.info("cache of %s not written: %r", self._name, error)
-            not_kept(error)
+        name, whose = self._name_of(sig, data.codegen)
+        assert not data.library.has_dynamic_globals, f"{self._kernel}: its code would hold addresses of this process"
+        body, reason = dumps(data._reduce()), OSError("there is no folder for machine code")
+        for folder in self._folders:
+            partial = folder / f"{name}.tmp.{uuid.uuid4().hex}"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                partial.write_bytes(hashlib.sha256(whose + body).digest() + body)
+                os.replace(partial, folder / name)
+            except OSError as error:  # disk full, read-only
+                reason = error
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+            else:
+                self.cache_path = str(folder)
+                return
+        not_kept(reason)
+
+    def _name_of(self, sig: Any, codegen: Any) -> tuple[str, bytes]:
+        """The name of the file, and a digest of all that decides which code belongs there."""
+        of = repr((sig, codegen.magic_tuple(), sys.version, numba.__version__))
+        whose = hashlib.sha256(repr((self._kernel, self._stamp, of)).encode()).digest()
+        return f"{self._kernel.rpartition('._')[2]}-{hashlib.sha256(of.encode()).hexdigest()[:16]}.nbc", whose
 
 
-class _NoCache(NullCache):  # type: ignore[misc]
-    """Where nothing can be kept: every load is a miss."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> None:
-        compilations.begin()
+def _folders(file: Path) -> list[Path]:
+    """Where the code of a kernel file may be kept, the place to look into first, first."""
+    own = f"kernels-{hashlib.sha256(str(file.parent).encode()).hexdigest()[:16]}"
+    if config.CACHE_DIR and is_writable(Path(config.CACHE_DIR)):
+        return [Path(config.CACHE_DIR) / own]
+    users = user_cache()
+    return [file.parent / "__pycache__", *([] if users is None else [users / own])]
 
 
 class Compilations:
@@ -331,7 +275,7 @@ def _room_stamp() -> str:
     """Digest of all kernel files, the package's ``_*.py``, in a folder or a zip file; "" where there are none."""
     digest = hashlib.sha256()
     try:
-        for file in sorted(_kernel_files(files(__package__.rpartition(".")[0])), key=str):
+        for file in sorted(_kernel_files(files(_ROOM)), key=str):
             digest.update(file.read_bytes())
     except (OSError, TypeError, ModuleNotFoundError):  # a frozen program
         return ""
@@ -344,13 +288,3 @@ def _kernel_files(folder: Traversable) -> Iterator[Traversable]:
             yield entry
         elif not entry.name.startswith("_") and entry.is_dir():
             yield from _kernel_files(entry)
-
-
-@functools.cache
-def _digest_of(module: ModuleType) -> str:
-    """Digest of a module's source, wherever it comes from: a folder or a zip file; "" where there is none."""
-    loader, file = module.__loader__, module.__file__
-    try:
-        return hashlib.sha256(loader.get_data(file)).hexdigest()  # type: ignore[union-attr]
-    except (OSError, AttributeError, TypeError):  # a frozen program
-        return ""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -15,19 +14,11 @@ from zerodraft.lookup.policy import DraftPolicy
 if TYPE_CHECKING:
     from zerodraft.lookup.sources.phrases import PhraseBook
 
-KERNELS: Final = (
-    "copy._text",
-    "session._step",
-    "suffix._suffix_core",
-    "suffix._rated",
-    "recycle._recycling_core",
-    "serving._rows",
-)
 _TEXT: Final = (1, 2, 3, 4, 5, 1, 2)  # what followed 1, 2 is drafted
 
 
 def warm_up(policy: DraftPolicy | None = None) -> float:
-    """Import every kernel file, which compiles it or loads it from numba's cache, and run one session of every kind.
+    """Run one session of every kind, so import every kernel file, which compiles it or loads it from its cache.
 
     Afterwards the first session of a process, with whatever options, costs what the hundredth does. The first time on a
     machine takes 10 to 70 seconds (a warning says so), later processes about one, a second call a millisecond or two.
@@ -41,46 +32,34 @@ def warm_up(policy: DraftPolicy | None = None) -> float:
     """
     start = time.perf_counter()
     instance_of("policy", policy, DraftPolicy)
-    for core in KERNELS:
-        importlib.import_module(f"zerodraft.lookup.{core}")
     _try_sessions(policy or DraftPolicy())
     _try_lines()
     return time.perf_counter() - start
 
 
 def num_compiled() -> int:
-    """Kernels that this process compiled so far because numba's cache did not have them."""
+    """Kernels that this process compiled so far because no cache had them."""
     from zerodraft.lookup.runtime._jit import compilations
 
     return compilations.num_kernels
 
 
 def _try_sessions(policy: DraftPolicy) -> None:
-    """Draft and commit a little with every source and both rules; nothing of it is kept."""
+    """Draft and commit a little with every source; nothing of it is kept."""
     from zerodraft.lookup.drafter import Drafter
     from zerodraft.lookup.lookahead.beside import Beside
     from zerodraft.lookup.lookahead.lookahead import Lookahead
+    from zerodraft.lookup.measure.replay import replay
     from zerodraft.lookup.memory.draft_memory import DraftMemory
 
     memory = DraftMemory(64)
     plain = Drafter(policy=policy)
     with_all = Drafter(policy=policy, memory=memory, phrases=_phrases(), recycle="shared", suffix_tree=True)
     for drafter in (plain, with_all, Lookahead(), Beside(Drafter(recycle=True), Lookahead())):
-        session: Any = drafter.begin(_TEXT, _TEXT)
-        for token in (3, 4, 9):
-            draft = session.propose(8)
-            _commit(session, draft, token)
+        session = drafter.begin(_TEXT, _TEXT)
+        replay(session, (3, 4, 9, 1, 2, 3, 8), max_tokens=8)
         session.finish(remember=drafter is with_all)
     memory.propose(_TEXT[:4], 2)
-
-
-def _commit(session: Any, draft: Any, token: int) -> None:
-    from zerodraft.lookup.draft import Outcome
-
-    topk = np.full((1 + len(draft), session.num_topk), token, np.int32) if session.num_topk else None
-    first = next((i for i in range(len(draft)) if draft.parents[i] < 0 and draft.token_ids[i] == token), None)
-    path = () if first is None or not draft.verify[first] else (first,)
-    session.commit(draft, Outcome(path=path, new_ids=(token,), stop="full", topk=topk))
 
 
 def _phrases() -> PhraseBook | None:

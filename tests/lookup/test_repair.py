@@ -238,10 +238,10 @@ def test_a_repair_that_is_killed_can_be_done_again(directory, monkeypatch, at, h
     late = lambda path: opened(path) if path.stat().st_size > 0 and path.name in names else die()  # noqa: E731
     names = {path.name for path in directory.iterdir()}
     with monkeypatch.context() as patch:
-        if at == "replace":
-            patch.setattr(manifest_module, "write_whole", die)
+        if at == "open_segment":
+            patch.setattr(repair_module, at, late)
         else:
-            patch.setattr(repair_module, at, late if at == "open_segment" else die)
+            patch.setattr(manifest_module, "write_whole" if at == "replace" else at, die)
         with pytest.raises(Killed):
             repair(directory)
     repair(directory)
