@@ -31,14 +31,8 @@ class SuffixTree:
     Counts are counts of *explicit* suffixes. A suffix that lies inside the current match has no leaf yet and is not
     counted until the match breaks: counts lag behind by the length of the match, never more.
 
-    | call | cost |
-    |---|---|
-    | ``extend(ids)`` | O(len(ids)) amortised; one token after a match of m tokens that breaks: O(m) |
-    | ``match_len``, ``len`` | O(1) |
-    | ``propose(n)`` | O(n) a chain, O(n log n) a tree, whatever the length of the text |
-    | ``branches()`` | O(1) |
-    | ``count(ids)`` | O(len(ids)) |
-    | memory | about 50 bytes per token of source code, at most about 110 |
+    Every method says what it costs; none depends on the length of the text. Memory: about 50 bytes per token of source
+    code, at most about 110.
 
     New tokens are only stored; the first question after them indexes them, so a step of ``append`` and ``propose`` is
     one call of a kernel (a bulk build indexes at once). ``propose``, ``branches`` and ``count`` then count the leaves
