@@ -514,7 +514,7 @@ def test_dropped_texts_of_a_segment_that_lives_are_not_known():
 
 
 def test_a_first_save_that_is_killed_leaves_an_empty_memory(tmp_path, monkeypatch):
-    from zerodraft.lookup.memory import draft_memory as module
+    from zerodraft.lookup.memory import shared_texts as module
 
     class Killed(BaseException):
         pass
