@@ -91,7 +91,7 @@ class Position:
 @kernel
 def home(keys: Longs, key: int) -> int:
     """First place of the key's set; the number of sets is a power of two."""
-    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(np.int64(key)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     mixed ^= mixed >> np.uint64(32)
     place: int = np.int64(mixed & np.uint64(len(keys) // WAYS - 1)) * WAYS
