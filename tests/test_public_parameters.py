@@ -372,7 +372,8 @@ def _public() -> Iterator[tuple[str, Callable[..., Any]]]:
             continue
         yield name, thing
         if isinstance(thing, type):
-            for method, value in vars(thing).items():
+            for method in dir(thing):  # those of a class above it, too
+                value = inspect.getattr_static(thing, method)
                 if not method.startswith("_") and callable(getattr(thing, method)) and not isinstance(value, property):
                     yield f"{name}.{method}", getattr(thing, method)
 

@@ -44,8 +44,7 @@ def make_drafter(setting: str, max_nodes: int, curve: CostCurve) -> Any:
     """The drafter of a setting by name; a ``-shared`` one must be made once for all prompts."""
     name, _, numbers = setting.partition(":")
     parts = numbers.split(",") if numbers else []
-    shift = {"shift": parts.pop()} if len(parts) == 4 else {}
-    window = Lookahead(*map(int, parts), **shift, pool_from_prompt=name != "lookahead") if parts else None
+    window = Lookahead(*map(int, parts), pool_from_prompt=name != "lookahead") if parts else None
     if name == "lookahead":
         return window
     options: dict[str, Any] = {"max_draft_tokens": max_nodes, "cost": curve}

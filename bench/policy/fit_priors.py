@@ -15,7 +15,7 @@ import measure
 import numpy as np
 import replay
 
-from zerodraft.lookup.copy import _replacement_core as replacing
+from zerodraft.lookup.copy import _replaced as replacing
 from zerodraft.lookup.draft import Draft, Outcome
 from zerodraft.lookup.drafter import Drafter
 from zerodraft.lookup.policy import DraftPolicy
@@ -40,7 +40,8 @@ def count_breaks(prompt, output, prediction) -> tuple[np.ndarray, np.ndarray]:
             # Other occurrences say much about a copy's first token and nothing about the next ones; where a replacement
             # is known, that decides.
             text = session.index.token_ids
-            is_site = replacing.find(text, len(text), session._replaced, position) > 0
+            replaced = session._state.replaced
+            is_site = replacing.find(text, len(text), replaced, position) >= 0
             if not is_site and (position == running or evidence == "single"):
                 bucket = int(np.searchsorted(MATCH_LENS, match_len, side="right")) - 1
                 counts[int(not is_right), bucket] += 1
