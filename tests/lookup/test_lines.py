@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,19 +69,29 @@ class Batch:
             agreed = 0
             while agreed < min(len(draft), len(ids)) and draft.token_ids[agreed] == ids[agreed]:
                 agreed += 1
-            if self.memory is not None:  # a batch looks into the memory before it learns, a session before it drafts
+            # A batch looks into the memory before it learns, a session before it drafts; and the cost of a position
+            # follows the longest row of a batch, while a session by itself knows its own only.
+            session._known = session._known._replace(tables=self.lines._tables)
+            if self.memory is not None:
                 view = self.memory.view(self.namespace)
                 session._view, session._known = view, session._known._replace(segments=view.records)
             session.commit(draft, Outcome(path=tuple(range(agreed)), new_ids=tuple(ids), stop="rejected"))
             room = min(12, self.width - int(self.lengths[row]) - 1)
-            # The cost of a position follows the longest row of a batch; a session by itself knows its own only.
-            session._known = session._known._replace(tables=self.lines._tables)
             session._tables_for = (num_rows, len(session.index).bit_length())
             assert longest >= len(session.index)
             self.drafts[row] = chain_of(session.propose(room, room, num_rows=num_rows)) if room > 0 else Draft.empty()
             drafted = self.lines.drafts[row, : self.lines.num_drafted[row]].tolist()
             assert drafted == self.drafts[row].token_ids.tolist()
+            assert different(self.lines._states[self.of_row[row]], session._states[0]) == []
             assert self.lines.text(int(self.of_row[row])).tolist() == session.index.token_ids.tolist()
+
+
+def different(one: Any, other: Any, name: str = "state") -> list[str]:
+    """Fields of two records that differ; which block of a file was asked for is nobody's state."""
+    if one.dtype.names is None:
+        return [] if np.array_equal(one, other) else [f"{name}: {one} and {other}"]
+    names = [field for field in one.dtype.names if not field.startswith("fault_")]
+    return [found for field in names for found in different(one[field], other[field], f"{name}.{field}")]
 
 
 def chain_of(draft: Draft) -> Draft:

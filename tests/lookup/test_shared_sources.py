@@ -149,8 +149,8 @@ class WithMemory:
     What copies of the text propose is asked of their own kernel, which is compared elsewhere.
     """
 
-    def __init__(self, policy: DraftPolicy, stored: list[list[int]], prompt: list[int]) -> None:
-        self.policy, self.memory = policy, DraftMemory(10_000)
+    def __init__(self, policy: DraftPolicy, stored: list[list[int]], prompt: list[int], min_prob: float) -> None:
+        self.policy, self.memory = policy, DraftMemory(10_000, min_prob=min_prob)
         self.memory.preload(stored)
         self.session = Drafter(policy=policy, memory=self.memory).begin(prompt)
         self.tables = policy.tables()
@@ -235,10 +235,11 @@ class WithMemory:
     ),
     st.sampled_from([FREE.curve, CostCurve([(1, 1.0), (21, 2.0)]), CostCurve([(1, 1.0), (5, 2.0)])]),
     st.integers(1, 3),
+    st.sampled_from([0.05, 0.3, 0.6]),
 )
-def test_a_session_with_a_memory_drafts_what_the_oracle_does(stored, prompt, steps, curve, shortest):
+def test_a_session_with_a_memory_drafts_what_the_oracle_does(stored, prompt, steps, curve, shortest, min_prob):
     policy = DraftPolicy(cost=curve, max_draft_tokens=16, prompt_lookup_min=shortest)
-    both = WithMemory(policy, stored, prompt)
+    both = WithMemory(policy, stored, prompt, min_prob)
     for room, depth, take, new in steps:
         draft = both.propose(room, depth)
         leaf, path = len(draft) - 1, []
